@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mxmodel.formats import BF16, FP16, FP32, FP64, SourceFormat
 
-__all__ = ["PrecisionWarning", "fp32_bits", "source_of"]
+__all__ = ["PrecisionWarning", "fp32_bits", "source_of", "widen_bits"]
 
 _DTYPE_OF = {
     FP32: np.dtype(np.float32),
@@ -79,12 +79,17 @@ def fp32_bits(x: NDArray[Any], *, name: str = "x") -> NDArray[np.uint32]:
     """
     source = source_of(x, name=name)
     array = np.asarray(x, dtype=x.dtype.newbyteorder("="))
-    if source is FP32:
-        return array.view(np.uint32)
-    if source is BF16:
-        return array.view(np.uint16).astype(np.uint32) << np.uint32(FP32.trailing_bits - BF16.trailing_bits)
-    if source is FP16:
-        return np.asarray(_FP16_TO_FP32[array.view(np.uint16)])
+    if source is not FP64:
+        return widen_bits(array.view(np.dtype(f"uint{source.width}")), source)
     warnings.warn(f"{name} is float64 and was rounded to fp32 first (N-7)", PrecisionWarning, stacklevel=3)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return array.astype(np.float32).view(np.uint32)
+
+
+def widen_bits(bits: NDArray[Any], source: SourceFormat) -> NDArray[np.uint32]:
+    """fp32 bit patterns of the ``source`` patterns ``bits`` (F-3): uint32 or uint16 in, uint32 of the same shape out."""
+    if source is BF16:
+        return bits.astype(np.uint32) << np.uint32(FP32.trailing_bits - BF16.trailing_bits)
+    if source is FP16:
+        return np.asarray(_FP16_TO_FP32[bits])
+    return np.asarray(bits, dtype=np.uint32)

@@ -1,0 +1,46 @@
+# mxtwin: set-up, tests, regression. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# Everything the targets run comes from the virtual environment; the simulators find the rest of PATH behind it.
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: help setup test regress verilog lint type clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with the pinned dependencies
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "mxtwin: Python must be at least 3.11, but $(PYTHON) is older" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' \
+	  || { echo "mxtwin: Python must have venv and ensurepip (Debian: python3-venv)" >&2; exit 2; }
+	@echo "setting up $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+test: $(READY) ## the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+regress: $(READY) ## simulate the catalogue against the golden twin (SIM="verilator icarus", DATA=FILE::TENSOR, ARGS=...)
+	$(BIN)/mxtwin regress $(foreach sim,$(SIM),--sim $(sim)) $(if $(DATA),--data '$(DATA)') $(ARGS)
+
+verilog: $(READY) ## write build/verilog/<name>.v and .json
+	$(BIN)/mxtwin verilog --out build/verilog $(ARGS)
+
+lint: $(READY) ## ruff: style and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+type: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+clean: ## remove what was built; the virtual environment stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

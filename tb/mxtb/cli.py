@@ -1,0 +1,280 @@
+"""The ``mxtwin`` command: the bench's own commands, joined with those of the floors below."""
+
+import json
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from typer.exceptions import TyperException
+
+import mxhw.cli
+import mxmodel.cli
+from mxhw.catalog import Block, Entry, find, select
+from mxmodel.bad_input import BadInput
+from mxmodel.formats import MX_BLOCK, element_format, source_format
+from mxmodel.rules import BIRSIM, rule_set
+from mxtb import __version__, rtl_blocks, simulators
+from mxtb.doctor import examine
+from mxtb.explain import Case, Explanation, explain
+from mxtb.lanes import Top, compare
+from mxtb.regress import STAGES, Regression, regress, tops, write_report
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,  # an internal fault shows its plain traceback
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Two twins of the Trainium MX datapath: a bit-exact golden model and its RTL, shown to be one function.",
+)
+app.add_typer(mxhw.cli.app)
+app.add_typer(mxmodel.cli.app)
+
+BUILD = Path("build")
+SimulatorName = Enum("SimulatorName", {name.upper(): name for name in simulators.NAMES})  # type: ignore[misc]
+Origin = Enum("Origin", {name.upper(): name for name in ("amaranth", *simulators.NAMES)})  # type: ignore[misc]
+
+
+def main() -> None:
+    """Run the command line: exit 0, 1 (a check failed) or 2 (bad input, told in one line)."""
+    try:
+        status = app(standalone_mode=False)
+    except (BadInput, TyperException) as error:
+        message = error.format_message() if isinstance(error, TyperException) else str(error)
+        print(f"mxtwin: error: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        print("mxtwin: interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"mxtwin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Two twins of the Trainium MX datapath: a bit-exact golden model and its RTL, shown to be one function."""
+
+
+@app.command(
+    "regress",
+    epilog="Example: mxtwin regress --sim verilator --sim icarus --block narrow --element fp8_e4m3 --vectors 50000",
+)
+def regress_command(
+    sim: Annotated[list[SimulatorName] | None, typer.Option(help="Simulator, repeatable.")] = None,
+    block: Annotated[list[Block] | None, typer.Option(help="Only these blocks, repeatable.")] = None,
+    element: Annotated[list[str] | None, typer.Option(help="Only what serves these elements.")] = None,
+    rules: Annotated[list[str] | None, typer.Option(help="Only what serves these rule sets.")] = None,
+    entry: Annotated[list[str] | None, typer.Option(help="Only these entries, by Verilog module name.")] = None,
+    vectors: Annotated[int | None, typer.Option(min=0, help="Random cases for each top, beside the directed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all randomness.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Tops under way at once.")] = min(2, os.cpu_count() or 1),
+    waves: Annotated[bool, typer.Option("--waves", help="Record waves (slow; narrow the run first).")] = False,
+    data: Annotated[str | None, typer.Option(help="FILE or FILE::TENSOR to drive beside the built-in cases.")] = None,
+    report: Annotated[Path, typer.Option(help="Where the JSON report goes.")] = BUILD / "regress.json",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report instead of tables.")] = False,
+) -> None:
+    """Simulate the catalogue's Verilog and compare it with the golden twin, bit for bit."""
+    chosen_simulators = [simulators.find(name.value) for name in sim or [SimulatorName(simulators.NAMES[0])]]
+    entries = _entries(block, element, rules, entry)
+    total = len(chosen_simulators) * len(tops(entries)) * len(STAGES)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("emitting Verilog", total=total)
+        done = {"emit": "emitted", "golden": "building and simulating", "simulate": "finished"}
+        result = regress(
+            entries,
+            chosen_simulators,
+            directory=BUILD,
+            vectors=vectors,
+            seed=seed,
+            jobs=jobs,
+            waves=waves,
+            data=data,
+            progress=lambda top, stage: bar.update(task, advance=1, description=f"{top}: {done[stage]}"),
+        )
+    write_report(result, report)
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _print_regression(result, report)
+    if result.mismatches:
+        raise typer.Exit(1)
+
+
+def _console() -> Console:
+    """Standard output; wide where it is a file or a pipe, so that no table is folded there."""
+    return Console() if sys.stdout.isatty() else Console(width=max(132, int(os.environ.get("COLUMNS", "0"))))
+
+
+def _entries(
+    block: list[Block] | None, element: list[str] | None, rules: list[str] | None, entry: list[str] | None
+) -> tuple[Entry, ...]:
+    try:
+        chosen = select(
+            blocks=tuple(block or ()),
+            elements=tuple(element_format(name) for name in element or ()),
+            rules=tuple(rule_set(name) for name in rules or ()),
+        )
+        named = [find(name) for name in entry or ()]
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    chosen = tuple(one for one in chosen if not named or one in named)
+    if not chosen:
+        raise BadInput("the selection must name at least one entry of the catalogue, but matches none")
+    return chosen
+
+
+def _print_regression(result: Regression, report: Path) -> None:
+    console = _console()
+    title = f"mxtwin {__version__} regression, seed {result.seed}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("block", "configuration", "simulator"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("comparisons", "mismatches", "build s", "golden s", "sim s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run in result.runs:
+        # The entries of one top are built and run together: its name and seconds stand once.
+        block = run.rows[0].block
+        seconds = [f"{run.build_seconds:.1f}", f"{run.golden_seconds:.1f}", f"{run.simulation_seconds:.1f}"]
+        for row in run.rows:
+            name = row.entry.removeprefix(f"mx_{row.block}_")
+            counts = (f"{row.comparisons:,}", f"{row.mismatches:,}")
+            style = "bold red" if row.mismatches else None
+            table.add_row(block, name, row.simulator, *counts, *seconds, style=style)
+            block, seconds = "", ["", "", ""]
+        table.add_section()
+    console.print(table)
+    for failure in result.failures:
+        _print_explanation(console, failure)
+        console.print(f"reproduce with: {failure.case.command(next(iter(failure.rtl)))}\n", soft_wrap=True)
+    console.print(
+        f"{result.comparisons:,} comparisons, {result.mismatches:,} mismatches, "
+        f"{len(result.rows)} configurations in {result.seconds:.0f} s; report: {report}"
+    )
+
+
+@app.command(
+    "explain",
+    epilog="Example: mxtwin explain --element fp8_e4m3 --rules device 0x3f99999a --scale 120",
+)
+def explain_command(
+    words: Annotated[list[str], typer.Argument(help="Bits in hex: a value, a code, or up to 32 values of a block.")],
+    element: Annotated[str, typer.Option(help="Element format.")] = "fp8_e4m3",
+    rules: Annotated[str, typer.Option(help="Rule set.")] = BIRSIM.name,
+    block: Annotated[Block, typer.Option(help="Which block.")] = Block.NARROW,
+    source: Annotated[str, typer.Option(help="Format of the values.")] = "fp32",
+    scale: Annotated[int | None, typer.Option(min=0, max=255, help="E8M0 byte.")] = None,
+    entry: Annotated[str | None, typer.Option(help="A catalogue entry instead of element, rules and block.")] = None,
+    sim: Annotated[list[Origin] | None, typer.Option(help="Where the RTL runs, repeatable.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Tell one case in words: fields, rounding position, clauses, and what both twins make of it."""
+    case = _case(words, element, rules, block, source, scale, entry)
+    outputs = {origin.value: _rtl_output(case, origin.value) for origin in sim or [Origin("amaranth")]}
+    explanation = explain(case, outputs)
+    if as_json:
+        typer.echo(json.dumps(explanation.as_json(), indent=2))
+    else:
+        _print_explanation(_console(), explanation)
+    if not explanation.agree:
+        raise typer.Exit(1)
+
+
+def _case(
+    words: list[str], element: str, rules: str, block: Block, source: str, scale: int | None, name: str | None
+) -> Case:
+    try:
+        if name is not None:
+            entry = find(name)
+        else:
+            chosen, target = rule_set(rules), element_format(element)
+            if block is Block.SHARED_EXPONENT:
+                entry = Entry(policy=chosen.exponent_policy(target), source=source_format(source))
+            elif block is Block.LDEXP:
+                entry = Entry(policy=chosen.dequant_policy(target), source=None)
+            else:
+                policy = chosen.narrow_policy(target, scaled=scale is not None)
+                entry = Entry(policy=policy, source=source_format(source))
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    if entry.scaled != (scale is not None):
+        raise BadInput(f"--scale must {'' if entry.scaled else 'not '}be given for {entry.name}")
+    width = entry.word_width
+    bits = [_word(text, width) for text in words]
+    if entry.block is Block.SHARED_EXPONENT:
+        if len(bits) > MX_BLOCK.size:
+            raise BadInput(f"a block must have at most {MX_BLOCK.size} values, not {len(bits)}")
+        bits += [0] * (MX_BLOCK.size - len(bits))
+    elif len(bits) != 1:
+        raise BadInput(f"{entry.block.value} must be given one value, not {len(bits)}")
+    return Case(entry=entry, words=tuple(bits), scale=scale)
+
+
+def _word(text: str, width: int) -> int:
+    try:
+        value = int(text, 16)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1 << width:
+        raise BadInput(f"a value must be {width} bits in hex, not {text!r}")
+    return value
+
+
+def _rtl_output(case: Case, origin: str) -> str:
+    """The RTL's output bits as a string: from Amaranth's simulator, or from a real one."""
+    width = explain(case, {}).width
+    if origin == "amaranth":
+        return f"{rtl_blocks.evaluate(case.entry, [case.ports])[0]:0{width}b}"
+    top = Top(entries=(case.entry,))
+    # Expected bits that are wrong on purpose make the scoreboard write down what it saw.
+    wrong = np.array([~explain(case, {}).golden & ((1 << width) - 1)], dtype=f"uint{top.output_slot}")
+    outcome = compare(simulators.find(origin), top, case.arrays, [wrong], directory=BUILD / "explain")
+    return outcome.first[0].got[-width:] if outcome.first else f"{int(wrong[0]):0{width}b}"
+
+
+def _print_explanation(console: Console, explanation: Explanation) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in explanation.rows():
+        table.add_row(label, text, style="bold red" if text.endswith("differs") else None)
+    console.print(table)
+
+
+@app.command(epilog="Example: mxtwin doctor --json")
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """List simulators and tools with real paths and versions, and what is missing."""
+    findings = examine()
+    if as_json:
+        typer.echo(json.dumps([finding.as_json() for finding in findings], indent=2))
+    else:
+        table = Table("what", "for", "version", "where", title="mxtwin doctor", title_justify="left")
+        for finding in findings:
+            missing = finding.version is None
+            style = ("bold red" if finding.needed else "yellow") if missing else None
+            where = finding.problem if missing else finding.path
+            table.add_row(finding.name, finding.role, finding.version or "missing", where or "", style=style)
+        _console().print(table)
+    if any(finding.needed and finding.version is None for finding in findings):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

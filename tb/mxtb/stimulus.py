@@ -1,0 +1,199 @@
+"""What the twins are driven with: every place where the contract has an edge, then seeded random.
+
+Directed sets are built from the format descriptors: all codes, all ties and roundings ± 1 ulp, every binade edge,
+specials with payload bits. Values and rounding boundaries of the elements come from exact rationals.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxmodel.formats import E8M0, FP32, MX_BLOCK, ElementFormat, SourceFormat
+
+__all__ = [
+    "EDGE_SCALES",
+    "all_codes",
+    "blocks",
+    "boundaries",
+    "codes_and_scales",
+    "random_values",
+    "scaled_values",
+    "specials",
+    "values",
+]
+
+_REACH = 20
+"""Binades on either side of 1 that value-space random covers: past the grid of every element, E5M2's included."""
+
+_SHARE = 16
+"""One boundary in so many is taken at an ordinary scale; a scale only moves the exponent, so 16 of them show all."""
+
+Bits = NDArray[np.unsignedinteger]
+
+EDGE_SCALES = (0, 1, 2, 3, 118, 119, 126, 127, 128, 246, 247, 252, 253, 254, 255)
+"""Scales at which some rule changes, and their neighbours."""
+
+
+def _bits_dtype(source: SourceFormat) -> np.dtype[np.unsignedinteger]:
+    return np.dtype(f"uint{source.width}")
+
+
+def element_grid(element: ElementFormat) -> list[Fraction]:
+    """Values of the finite codes of sign 0, ascending (F-1)."""
+    grid = []
+    for code in range(element.max_normal_code + 1):
+        field, trailing = code >> element.trailing_bits, code & element.trailing_mask
+        significand = trailing if field == 0 else trailing + (1 << element.trailing_bits)
+        weight = max(field, 1) - element.bias - element.trailing_bits
+        grid.append(Fraction(significand) * Fraction(2) ** weight)
+    return grid
+
+
+def boundaries(element: ElementFormat) -> list[Fraction]:
+    """Every value of the grid, every tie between two of them, and what lies past the top: ascending, positive."""
+    grid = element_grid(element)
+    top_step = grid[-1] - grid[-2]
+    points = [*grid, grid[-1] + top_step, grid[-1] + 2 * top_step]
+    ties = [(low + high) / 2 for low, high in pairwise(points)]
+    return sorted(set(points[1:] + ties))
+
+
+def encode(value: Fraction, source: SourceFormat) -> int | None:
+    """Bits of a positive ``value`` in ``source``, or None where it is not exact or out of range."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    if value < Fraction(2) ** exponent:
+        exponent -= 1
+    exponent = max(exponent, 1 - source.bias)
+    significand = value / Fraction(2) ** (exponent - source.trailing_bits)
+    if significand.denominator != 1 or exponent > source.bias:
+        return None
+    hidden = 1 << source.trailing_bits
+    field = exponent + source.bias if significand >= hidden else 0
+    return (field << source.trailing_bits) | (int(significand) & (hidden - 1))
+
+
+def _with_neighbours(magnitudes: Iterable[int], source: SourceFormat, reach: int = 1) -> Bits:
+    """Magnitudes and those up to ``reach`` ulp away, with both signs, each once."""
+    centre = np.fromiter(magnitudes, dtype=np.int64)
+    near = (centre[:, None] + np.arange(-reach, reach + 1)).reshape(-1)
+    near = np.unique(near[(near >= 0) & (near <= source.infinity_bits)])
+    return _both_signs(near, source)
+
+
+def _both_signs(magnitudes: NDArray[np.int64], source: SourceFormat) -> Bits:
+    return np.concatenate([magnitudes, magnitudes | (1 << (source.width - 1))]).astype(_bits_dtype(source))
+
+
+def specials(source: SourceFormat) -> Bits:
+    """Zeros, subnormal edges, max-normal, Inf, and NaNs with every single payload bit, of both signs."""
+    payloads = [source.infinity_bits | (1 << bit) for bit in range(source.trailing_bits)]
+    single = [1 << bit for bit in range(source.trailing_bits)]
+    magnitudes = [
+        0, 1, source.trailing_mask, source.trailing_mask + 1, *single,
+        source.infinity_bits - 1, source.infinity_bits, source.infinity_bits | source.trailing_mask, *payloads,
+    ]  # fmt: skip
+    return _both_signs(np.unique(np.array(magnitudes, dtype=np.int64)), source)
+
+
+def binade_edges(source: SourceFormat) -> Bits:
+    """The first value of every binade ± 1 ulp, of both signs."""
+    fields = range(source.max_biased_exponent + 1)
+    return _with_neighbours((field << source.trailing_bits for field in fields), source)
+
+
+def values(source: SourceFormat, elements: Iterable[ElementFormat]) -> Bits:
+    """Directed inputs of an unscaled encoder: boundaries of ``elements`` ± 2 ulp, binade edges, specials."""
+    exact = [encode(value, source) for element in elements for value in boundaries(element)]
+    near = _with_neighbours((bits for bits in exact if bits is not None), source, reach=2)
+    return np.unique(np.concatenate([near, binade_edges(source), specials(source)]))
+
+
+def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tuple[Bits, NDArray[np.uint8]]:
+    """Directed (x, scale) pairs: every special at every scale; boundaries ± 1 ulp at every scale.
+
+    At ``EDGE_SCALES`` all boundaries are taken, at the others one in ``_SHARE``, different ones at each scale.
+    """
+    exact = sorted({value for element in elements for value in boundaries(element)})
+    fixed = specials(source)
+    xs, scales = [], []
+    for scale in range(1 << E8M0.width):
+        chosen = exact if scale in EDGE_SCALES else exact[scale % _SHARE :: _SHARE]
+        factor = Fraction(2) ** (scale - E8M0.bias)
+        shifted = (encode(value * factor, source) for value in chosen)
+        near = _with_neighbours((bits for bits in shifted if bits is not None), source)
+        both = np.concatenate([near, fixed])
+        xs.append(both)
+        scales.append(np.full(both.size, scale, dtype=np.uint8))
+    return np.concatenate(xs), np.concatenate(scales)
+
+
+def random_values(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:
+    """Half uniform over bit patterns, half in value space: what the elements can hold, and a little beyond."""
+    dtype = _bits_dtype(source)
+    patterns = rng.integers(0, 1 << source.width, size=count - count // 2, dtype=np.uint64).astype(dtype)
+    fields = rng.integers(source.bias - _REACH, source.bias + _REACH, size=count // 2, dtype=np.int64)
+    fields = np.clip(fields, 0, source.max_biased_exponent)
+    trailing = rng.integers(0, source.trailing_mask + 1, size=count // 2, dtype=np.int64)
+    # Few significant bits make exact ties and exact grid values frequent.
+    kept = rng.integers(0, source.trailing_bits + 1, size=count // 2, dtype=np.int64)
+    trailing = trailing >> kept << kept
+    signs = rng.integers(0, 2, size=count // 2, dtype=np.int64) << (source.width - 1)
+    mixed = np.concatenate([patterns, (signs | fields << source.trailing_bits | trailing).astype(dtype)])
+    return rng.permutation(mixed)
+
+
+def random_scales(x: Bits, source: SourceFormat, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """For each x a scale: mostly within reach of it, so that the result is no zero and no maximum; else any."""
+    fields = (x >> x.dtype.type(source.trailing_bits)).astype(np.int64) & source.max_biased_exponent
+    exponent = np.maximum(fields, 1) - source.bias + FP32.bias
+    near = np.clip(exponent + rng.integers(-18, 20, size=x.size), 0, E8M0.max_byte)
+    anywhere = rng.integers(0, E8M0.max_byte + 1, size=x.size)
+    return np.where(rng.random(x.size) < 0.75, near, anywhere).astype(np.uint8)
+
+
+def all_codes(width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Every code of ``width`` bits at every scale: (codes, scales), each 2^(width + 8) long."""
+    codes, scales = np.meshgrid(
+        np.arange(1 << width, dtype=np.uint8), np.arange(1 << E8M0.width, dtype=np.uint8), indexing="ij"
+    )
+    return codes.reshape(-1), scales.reshape(-1)
+
+
+def codes_and_scales(width: int, count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """``count`` random (code, scale) pairs."""
+    codes = rng.integers(0, 1 << width, size=count, dtype=np.uint8)
+    return codes, rng.integers(0, 1 << E8M0.width, size=count, dtype=np.uint8)
+
+
+def blocks(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:
+    """Blocks [cases, 32]: every exponent alone in every lane, specials in every lane, then ``count`` random ones."""
+    size = MX_BLOCK.size
+    dtype = _bits_dtype(source)
+    fields = np.arange(source.max_biased_exponent + 1, dtype=np.int64)
+    lanes = np.arange(size)
+    # One lane holds the exponent, the others anything smaller: the maximum must come from that lane.
+    alone = np.zeros((fields.size, size, size), dtype=np.int64)
+    below = rng.integers(0, 1 << 30, size=alone.shape) % np.maximum(fields, 1)[:, None, None]
+    alone[...] = below << source.trailing_bits | rng.integers(0, source.trailing_mask + 1, size=alone.shape)
+    trailing = rng.integers(0, source.trailing_mask + 1, size=(fields.size, size))
+    alone[:, lanes, lanes] = fields[:, None] << source.trailing_bits | trailing
+    alone |= rng.integers(0, 2, size=alone.shape) << (source.width - 1)
+    special = specials(source)
+    same = np.repeat(special[:, None], size, axis=1)
+    one = np.full((special.size, size), 0, dtype=dtype)
+    one[np.arange(special.size), np.arange(special.size) % size] = special
+    return np.concatenate([alone.reshape(-1, size).astype(dtype), same, one, random_blocks(source, count, rng)])
+
+
+def random_blocks(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:
+    """``count`` blocks whose largest exponent is spread over the whole range, zeros and subnormals among them."""
+    size = MX_BLOCK.size
+    ceiling = rng.integers(0, source.max_biased_exponent + 1, size=(count, 1))
+    spread = rng.integers(0, 12, size=(count, size))
+    fields = np.maximum(ceiling - spread, 0)
+    bits = fields << source.trailing_bits | rng.integers(0, source.trailing_mask + 1, size=(count, size))
+    bits |= rng.integers(0, 2, size=(count, size)) << (source.width - 1)
+    return np.asarray(bits, dtype=_bits_dtype(source))

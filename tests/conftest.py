@@ -1,0 +1,42 @@
+"""Fixtures that several tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mxmodel.bad_input import BadInput
+from mxtb import simulators
+from mxtb.simulators import Simulator
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def bench() -> Path:
+    """Build cache and run files: the project's own, so that tests and ``make regress`` build a top once."""
+    return ROOT / "build"
+
+
+@pytest.fixture(params=simulators.NAMES)
+def simulator(request: pytest.FixtureRequest) -> Simulator:
+    """Each simulator of this machine in turn. In CI both must be there; elsewhere Icarus may be missing."""
+    try:
+        return simulators.find(request.param)
+    except BadInput as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"optional here, required in CI: {missing}")
+
+
+@pytest.fixture
+def clean_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty directory as the whole PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path

