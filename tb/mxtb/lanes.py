@@ -24,6 +24,8 @@ TOPLEVEL = "mx_lanes"
 LANES = {Block.SHARED_EXPONENT: 4, Block.NARROW: 32, Block.LDEXP: 32}
 """Instances of each entry. A lane of ``shared_exponent`` is a whole block, hence fewer."""
 
+_WAVE_FILES = ("dump.vcd", "dump.fst")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Top:
@@ -189,7 +191,8 @@ def compare(
     work = directory / "runs" / simulator.name / top.name
     planned = write_plan(work, top, inputs, expected)
     result_file = work / RESULT
-    result_file.unlink(missing_ok=True)
+    for stale in (result_file, *(work / name for name in _WAVE_FILES)):
+        stale.unlink(missing_ok=True)
     built = build(simulator, top.sources(), TOPLEVEL, cache=directory / "tops", waves=waves)
     run(built, f"mxtb.{top.block.value}", work, environment={PLAN: str(work)}, waves=waves)
     where = f"{top.name} on {simulator.name}"
@@ -208,5 +211,5 @@ def compare(
         first=tuple(Mismatch(**row) for row in result["first"]),
         build_seconds=built.seconds,
         simulation_seconds=result["seconds"],
-        waves=next(iter(sorted(work.glob("*.vcd")) + sorted(work.glob("*.fst"))), None) if waves else None,
+        waves=next((work / name for name in _WAVE_FILES if (work / name).exists()), None),
     )

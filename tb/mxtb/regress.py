@@ -51,6 +51,7 @@ class Row:
 
     block: str
     entry: str
+    rule_sets: tuple[str, ...]
     simulator: str
     comparisons: int
     mismatches: int
@@ -115,6 +116,7 @@ class Regression:
                 {
                     "block": row.block,
                     "entry": row.entry,
+                    "rule_sets": list(row.rule_sets),
                     "simulator": row.simulator,
                     "comparisons": row.comparisons,
                     "mismatches": row.mismatches,
@@ -244,6 +246,7 @@ def _run_top(
             Row(
                 block=top.block.value,
                 entry=entry.name,
+                rule_sets=tuple(dict.fromkeys(rules.name for _, rules in entry.serves())),
                 simulator=simulator.name,
                 comparisons=outcome.compared[entry.name],
                 mismatches=outcome.mismatches[entry.name],

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
@@ -165,8 +166,9 @@ def build(
         "waves": waves,
         "sources": used,
     }
-    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:20]
-    directory = cache / simulator.name / key
+    directory = cache / simulator.name / _key(recipe)
+    # Verilator's own runtime depends on the flags alone and is most of a small build.
+    runtime = cache / simulator.name / f"runtime-{_key({**recipe, 'sources': None, 'toplevel': None})}"
     directory.mkdir(parents=True, exist_ok=True)
     complete = directory / "complete"
     start = time.perf_counter()
@@ -178,6 +180,8 @@ def build(
             file = directory / name
             file.write_text(text)
             files.append(str(file))
+        for ready in runtime.glob("*.o"):
+            shutil.copy(ready, directory)
         _child(
             simulator,
             directory / "build.log",
@@ -191,6 +195,7 @@ def build(
                 "waves": waves,
             },
         )
+        _keep_runtime(directory, runtime)
         complete.touch()
     return Built(simulator=simulator, directory=directory, toplevel=toplevel, seconds=time.perf_counter() - start)
 
@@ -220,6 +225,8 @@ def run(built: Built, test_module: str, work: Path, *, environment: Mapping[str,
             "results_xml": str(results),
             "extra_env": dict(environment),
             "waves": waves,
+            # Icarus would put its waves beside the build, which other runs share.
+            "plusargs": [f"+dumpfile_path={work / 'dump.fst'}"] if waves and built.simulator.name == "icarus" else [],
         },
     )
     if not results.exists():
@@ -235,6 +242,24 @@ def failed_tests(results: Path) -> list[str]:
         for case in ElementTree.parse(results).iter("testcase")
         if case.find("failure") is not None or case.find("error") is not None
     ]
+
+
+def _key(recipe: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _keep_runtime(directory: Path, runtime: Path) -> None:
+    """Keep the runtime's objects for the next build with the same flags; a build that lost the race keeps nothing."""
+    objects = sorted(directory.glob("verilated*.o"))
+    if not objects or runtime.exists():
+        return
+    beside = Path(tempfile.mkdtemp(dir=runtime.parent))
+    for file in objects:
+        shutil.copy(file, beside)
+    try:
+        beside.rename(runtime)
+    except OSError:
+        shutil.rmtree(beside)
 
 
 @contextmanager

@@ -1,0 +1,77 @@
+"""Faults planted in the RTL: the ordinary regression must find each, and the command it prints must show it again.
+
+The faults are data (``mutants.json``). Each is applied to a copy of ``hw/``; stimulus, golden twin and scoreboard are
+the ones every regression uses. The copy without a fault passes the same path.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MUTANTS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "mutants.json").read_text())["mutants"]
+REPRODUCE = "reproduce with: mxtwin "
+
+
+@pytest.fixture
+def copied(root: Path, tmp_path: Path) -> Path:
+    """A copy of ``hw/`` that stands before the real one on the path of ``_mxtwin``."""
+    shutil.copytree(root / "hw", tmp_path / "hw", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def _mxtwin(root: Path, copied: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(part) for part in (copied / "hw", root / "model", root / "tb"))
+    return subprocess.run(
+        [sys.executable, "-m", "mxtb.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=copied,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def _regress(root: Path, copied: Path, entry: str) -> subprocess.CompletedProcess[str]:
+    return _mxtwin(root, copied, "regress", "--sim", "icarus", "--entry", entry, "--vectors", "2000", "--jobs", "1")
+
+
+@pytest.fixture(autouse=True)
+def _icarus() -> None:
+    if shutil.which("iverilog") is None:
+        if os.environ.get("CI"):
+            raise RuntimeError("CI must have iverilog")
+        pytest.skip("optional here, required in CI: iverilog is not on PATH")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant["name"] for mutant in MUTANTS])
+def test_mutant_is_killed(mutant: dict[str, Any], root: Path, copied: Path) -> None:
+    file = copied / "hw" / "mxhw" / mutant["file"]
+    text = file.read_text()
+    assert text.count(mutant["old"]) == 1, "the text to change must stand exactly once"
+    file.write_text(text.replace(mutant["old"], mutant["new"]))
+    done = _regress(root, copied, mutant["entry"])
+    assert done.returncode == 1, done.stdout + done.stderr
+    commands = [line for line in done.stdout.splitlines() if line.startswith(REPRODUCE)]
+    assert commands, done.stdout
+    again = _mxtwin(root, copied, *shlex.split(commands[0].removeprefix(REPRODUCE)))
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert "differs" in again.stdout
+
+
+@pytest.mark.parametrize("entry", sorted({mutant["entry"] for mutant in MUTANTS}))
+def test_the_copy_without_a_fault_passes(entry: str, root: Path, copied: Path) -> None:
+    done = _regress(root, copied, entry)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 mismatches" in done.stdout
+
+
+def test_the_mutants_are_many_and_different() -> None:
+    assert len({mutant["name"] for mutant in MUTANTS}) == len(MUTANTS) >= 3
+    assert {mutant["file"] for mutant in MUTANTS} >= {"narrow.py", "shared_exponent.py"}
