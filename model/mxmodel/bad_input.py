@@ -4,4 +4,4 @@ __all__ = ["BadInput"]
 
 
 class BadInput(ValueError):
-    """Its message is one line that names the thing, what was wanted and what came; the command line prints it and exits 2."""
+    """Its message is one line that names the thing, what was wanted and what came; the command line then exits 2."""

@@ -1,6 +1,8 @@
 """Element code and scale -> fp32: the ldexp dequant lane (contract D).
 
-There are only code x scale = 2^16 inputs, so each policy's whole function is built once, in integers, as a table.
+There are only code x scale = 2^16 inputs, so each policy's whole function is built once, in integers, as a table. Whole
+tensors take a shorter way to the same bits: two codes are decoded at a time, then multiplied by the power of two, and
+only where that could round is the table asked.
 """
 
 from functools import cache
@@ -8,6 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from mxmodel.chunks import chunks, part_of, scratch
 from mxmodel.formats import E8M0, FP32, ElementFormat
 from mxmodel.rules import BIRSIM, DequantPolicy, RuleSet, Scale255
 
@@ -51,11 +54,58 @@ def ldexp(
     if codes.size and element.width < 8 and (largest := int(codes.max())) >= element.code_count:
         raise ValueError(f"codes must be in 0..{element.code_count - 1} for {element.name}, not {largest}")
     try:
-        np.broadcast_shapes(codes.shape, scale.shape)
+        shape = np.broadcast_shapes(codes.shape, scale.shape)
     except ValueError:
         raise ValueError(f"scale must broadcast against codes of shape {codes.shape}, not {scale.shape}") from None
-    table = ldexp_table(rules.dequant_policy(element))
-    return np.asarray(table[codes, scale]).view(np.float32)
+    policy = rules.dequant_policy(element)
+    codes, scale = np.asarray(codes), np.asarray(scale)
+    values = np.empty(shape, dtype=np.float32)
+    pairs, table = _pair_table(policy), ldexp_table(policy).view(np.float32)
+    lowest, highest = _exact_scales(element)
+    for part in chunks(shape):
+        some_codes, some_scale, some_values = part_of(codes, part), part_of(scale, part), part_of(values, part)
+        inside = np.clip(some_scale, lowest, highest)
+        # E8M0 has fp32's bias, so a byte is the exponent field of its power of two.
+        power = (inside.astype(np.uint32) << np.uint32(FP32.trailing_bits)).view(np.float32)
+        np.multiply(_decode(some_codes, pairs), power, out=some_values)
+        if (outside := inside != some_scale).any():
+            # Zeros, of which whole blocks may have such a scale, are right already but for scale 255 (D-3).
+            zero = (some_codes & np.uint8(element.sign_bit - 1)) == 0
+            where = outside & (~zero | (some_scale == E8M0.max_byte))
+            each_code, each_scale = np.broadcast_arrays(some_codes, some_scale)
+            some_values[where] = table[each_code[where], each_scale[where]]
+    return values
+
+
+def _exact_scales(element: ElementFormat) -> tuple[np.uint8, np.uint8]:
+    """Between these scales, fp32 holds every code's value as a normal number, zero, Inf or NaN.
+
+    There the product by the power of two is exact whatever mode the host is in, and the canonical NaN comes through.
+    """
+    smallest = element.min_exponent - element.trailing_bits
+    return np.uint8(1 - smallest), np.uint8(E8M0.max_byte - 1 - element.emax)
+
+
+def _decode(codes: NDArray[np.uint8], pair_table: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Values of ``codes`` at scale 1, same shape, in scratch memory."""
+    flat = np.ascontiguousarray(codes).reshape(-1)
+    if flat.size % 2:
+        flat = np.append(flat, np.uint8(0))
+    index = scratch("ldexp index", (flat.size // 2,), np.intp)
+    index[...] = flat.view(np.uint16)
+    pairs = scratch("ldexp pairs", index.shape, np.uint64)
+    np.take(pair_table, index, out=pairs, mode="clip")  # "clip" spares a buffer; no index is out of range
+    return pairs.view(np.float32)[: codes.size].reshape(codes.shape)
+
+
+@cache
+def _pair_table(policy: DequantPolicy) -> NDArray[np.uint64]:
+    """Two fp32 values at scale 1, as they lie in memory, for every two code bytes, as they lie in memory."""
+    single = ldexp_table(policy)[:, E8M0.bias]
+    highest = single.size - 1
+    count = (highest << 8 | highest) + 1
+    two_codes = np.arange(count, dtype=np.uint16).view(np.uint8)
+    return single[np.minimum(two_codes, highest)].view(np.uint64)
 
 
 @cache

@@ -1,25 +1,22 @@
 """Value and scale -> element code: the FP4/FP8 narrowing encoder (contract N).
 
-A value is held as significand x 2^k in integers; one rounding shift brings it to the element's grid. The scale only
-moves the exponent, so the pre-scale is exact and there is one rounding in all (N-1).
+A code depends on few bits of its input: the exponent less the scale, as many trailing bits as the element has and one
+more, and whether any bit below is set. They index a table of a few hundred codes, in which each entry is rounded once,
+in integers (N-1). Nothing is left to the host's floating-point unit or its modes.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxmodel.chunks import chunks, part_of, scratch
 from mxmodel.formats import E8M0, FP32, FP64, ElementFormat, SourceFormat
 from mxmodel.rules import BIRSIM, NanCode, NarrowPolicy, Overflow, PreScale, RuleSet, Scale255
 from mxmodel.widen import fp32_bits, source_of
 
 __all__ = ["narrow", "narrow_bits"]
-
-_CHUNK = 1 << 16
-"""Elements worked on at a time, so that the temporaries stay in cache."""
-
-_EXPONENT_OF_ZERO = -(1 << 12)
-"""Below the grid of every element under every scale."""
 
 _UNIT_SCALE = np.uint8(E8M0.bias)
 """The scale of value 1: an unscaled encoder is one that is always given it."""
@@ -90,42 +87,151 @@ def narrow_bits(
     scale: NDArray[np.uint8] | np.uint8 = _UNIT_SCALE,
     source: SourceFormat = FP32,
     overflow: Overflow = Overflow.SATURATE,
+    out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """``narrow`` on bit patterns and a policy: what hardware of that configuration computes.
 
-    ``bits`` is uint32 (fp32) or uint64 (fp64, unscaled); ``scale`` broadcasts against it. Returns uint8 codes.
+    ``bits`` is uint32 (fp32) or uint64 (fp64, unscaled); ``scale`` broadcasts against it. Returns uint8 codes, in
+    ``out`` where that is given.
     """
-    bits, scales = np.broadcast_arrays(bits, scale)
-    codes = np.empty(bits.shape, dtype=np.uint8)
-    if bits.size <= _CHUNK:
-        codes[...] = _narrow_chunk(bits, scales, policy, source, overflow)
-        return codes
-    flat_bits, flat_scales, flat_codes = bits.reshape(-1), scales.reshape(-1), codes.reshape(-1)
-    for start in range(0, bits.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        flat_codes[part] = _narrow_chunk(flat_bits[part], flat_scales[part], policy, source, overflow)
+    bits, scale = np.asarray(bits), np.asarray(scale)
+    codes = np.empty(np.broadcast_shapes(bits.shape, scale.shape), dtype=np.uint8) if out is None else out
+    for part in chunks(codes.shape):
+        _narrow_chunk(part_of(bits, part), part_of(scale, part), policy, source, overflow, part_of(codes, part))
     return codes
 
 
 def _narrow_chunk(
-    bits: NDArray[Any], scale: NDArray[np.uint8], policy: NarrowPolicy, source: SourceFormat, overflow: Overflow
-) -> NDArray[np.uint8]:
+    bits: NDArray[Any],
+    scale: NDArray[np.uint8],
+    policy: NarrowPolicy,
+    source: SourceFormat,
+    overflow: Overflow,
+    codes: NDArray[np.uint8],
+) -> None:
     if policy.pre_scale is PreScale.FP32_PRODUCT:
         bits, scale = _resolve_product(bits, scale)
-    element = policy.element
-    sign = (bits >> bits.dtype.type(source.width - 1)).astype(np.uint8) << np.uint8(element.width - 1)
-    magnitude = (bits & bits.dtype.type(source.magnitude_mask)).astype(np.int64 if source is FP64 else np.int32)
-    unbounded = _round_to_grid(magnitude, scale, element, source)
-    beyond = unbounded > element.max_normal_code
-    codes: NDArray[np.uint8] = np.minimum(unbounded, element.max_normal_code).astype(np.uint8)
-    infinite, nan = magnitude == source.infinity_bits, magnitude > source.infinity_bits
-    codes[infinite | beyond] = element.max_normal_code if overflow is Overflow.SATURATE else _special_code(element)
-    propagate = overflow is Overflow.SPECIAL or policy.nan is NanCode.PROPAGATE
-    codes[nan] = element.nan_code if propagate and element.nan_code is not None else 0
-    codes |= sign
-    if policy.scale_255 is Scale255.NAN:
-        codes[scale == E8M0.max_byte] = 0
+    element, unsigned = policy.element, bits.dtype.type
+    magnitude = scratch("narrow magnitude", bits.shape, unsigned)
+    np.bitwise_and(bits, unsigned(source.magnitude_mask), out=magnitude)
+    table = _code_table(element, overflow)
+    rounded = _round_finite(magnitude, scale, element, source, table, codes.shape)
+    if magnitude.max() >= source.infinity_bits:
+        rounded[np.broadcast_to(magnitude == source.infinity_bits, codes.shape)] = table[-1]
+        propagate = overflow is Overflow.SPECIAL or policy.nan is NanCode.PROPAGATE
+        nan = np.broadcast_to(magnitude > source.infinity_bits, codes.shape)
+        rounded[nan] = element.nan_code if propagate and element.nan_code is not None else 0
+    sign = np.right_shift(bits, unsigned(source.width - element.width), out=magnitude).astype(np.uint8)
+    sign &= np.uint8(element.sign_bit)
+    np.bitwise_or(rounded, sign, out=codes)
+    if policy.scale_255 is Scale255.NAN and (undefined := scale == E8M0.max_byte).any():
+        codes[np.broadcast_to(undefined, codes.shape)] = 0
+
+
+def _round_finite(
+    magnitude: NDArray[Any],
+    scale: NDArray[np.uint8],
+    element: ElementFormat,
+    source: SourceFormat,
+    table: NDArray[np.uint8],
+    shape: tuple[int, ...],
+) -> NDArray[np.uint8]:
+    """Codes, sign 0, of ``magnitude`` / 2^(scale - 127), of the broadcast ``shape``; Inf and NaN give any code.
+
+    Read as integers, magnitudes are exponent and trailing significand in one fixed-point number, from which a scale is
+    taken off as a whole number of binades.
+    """
+    signed: type[np.signedinteger[Any]] = np.int64 if source is FP64 else np.int32
+    binades: NDArray[Any] = scale.astype(signed)
+    binades += signed(_lowest_binade(element) + source.bias - E8M0.bias)
+    relative = scratch("narrow relative", shape, signed)
+    np.subtract(magnitude.view(signed), np.maximum(binades, 0) << signed(source.trailing_bits), out=relative)
+    codes = scratch("narrow codes", shape, np.uint8)
+    _look_up(relative, element, source, table, codes)
+    # Elsewhere a source subnormal is below the table's first binade, whatever its trailing bits say; and so is a zero.
+    if (reaching_down := binades < 0).any():
+        codes[np.broadcast_to(reaching_down, shape)] = 0
+        where = reaching_down & (magnitude != 0)
+        few = _normalised(np.broadcast_to(magnitude, shape)[where].astype(np.int64), source)
+        few -= np.broadcast_to(binades, shape)[where].astype(np.int64) << source.trailing_bits
+        codes_of_few = np.empty(few.shape, dtype=np.uint8)
+        _look_up(few, element, source, table, codes_of_few)
+        codes[where] = codes_of_few
     return codes
+
+
+def _look_up(
+    relative: NDArray[Any],
+    element: ElementFormat,
+    source: SourceFormat,
+    table: NDArray[np.uint8],
+    codes: NDArray[np.uint8],
+) -> None:
+    """Write the codes of magnitudes that count binades from the table's first; ``relative`` is overwritten."""
+    integer = relative.dtype.type
+    top = (_saturated_binade(element) - _lowest_binade(element)) << source.trailing_bits
+    np.clip(relative, integer(0), integer(top), out=relative)
+    dropped = source.trailing_bits - _index_bits(element)
+    below = integer((1 << dropped) - 1)
+    sticky = scratch("narrow sticky", relative.shape, relative.dtype.type)
+    np.bitwise_and(relative, below, out=sticky)
+    sticky += below  # reaches the index's last bit unless all bits below it are 0
+    relative |= sticky
+    index = scratch("narrow index", relative.shape, np.intp)
+    np.copyto(index, np.right_shift(relative, integer(dropped), out=relative))
+    np.take(table, index, out=codes, mode="clip")  # "clip" spares a buffer; no index is out of range
+
+
+def _normalised(magnitude: NDArray[np.int64], source: SourceFormat) -> NDArray[np.int64]:
+    """Magnitudes but zero, with subnormals brought to a leading one, their exponent going on below 1."""
+    # An integer of at most trailing_bits bits is exact as a float64, whose fields are then its place and its fraction.
+    leading_one = magnitude.astype(np.float64).view(np.int64) >> (FP64.trailing_bits - source.trailing_bits)
+    shifted = leading_one - ((FP64.bias + source.trailing_bits - 1) << source.trailing_bits)
+    return np.where(magnitude >> source.trailing_bits == 0, shifted, magnitude)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _lowest_binade(element: ElementFormat) -> int:
+    """Exponent of a binade that lies whole below half the smallest subnormal: the table's first."""
+    return element.min_exponent - element.trailing_bits - 2
+
+
+def _saturated_binade(element: ElementFormat) -> int:
+    """Exponent of the first binade that lies whole above max-normal: the table's last."""
+    return element.emax + 1
+
+
+def _index_bits(element: ElementFormat) -> int:
+    """Of an index below its binade: the element's trailing bits, the next one, and "any below"."""
+    return element.trailing_bits + 2
+
+
+@cache
+def _code_table(element: ElementFormat, overflow: Overflow) -> NDArray[np.uint8]:
+    """Codes, sign 0, by binade and by the bits of ``_index_bits``."""
+    codes = [
+        _nearest_code(exponent, below, element)
+        for exponent in range(_lowest_binade(element), _saturated_binade(element) + 1)
+        for below in range(1 << _index_bits(element))
+    ]
+    beyond = element.max_normal_code if overflow is Overflow.SATURATE else _special_code(element)
+    table = np.array([beyond if code > element.max_normal_code else code for code in codes], dtype=np.uint8)
+    table.flags.writeable = False
+    return table
+
+
+def _nearest_code(exponent: int, below: int, element: ElementFormat) -> int:
+    """RNE to the element's grid (N-1), counted on past max-normal; subnormals share the lowest binade's spacing."""
+    significand = (1 << _index_bits(element)) | below
+    binade = max(exponent, element.min_exponent)
+    drop = binade - element.trailing_bits - (exponent - _index_bits(element))
+    steps, rest = divmod(significand, 1 << drop)
+    half = 1 << (drop - 1)
+    if rest > half or (rest == half and steps & 1):
+        steps += 1
+    return ((binade - element.min_exponent) << element.trailing_bits) + steps
 
 
 def _special_code(element: ElementFormat) -> int:
@@ -135,44 +241,7 @@ def _special_code(element: ElementFormat) -> int:
     return element.max_normal_code if element.nan_code is None else element.nan_code
 
 
-def _round_to_grid(
-    magnitude: NDArray[Any], scale: NDArray[np.uint8], element: ElementFormat, source: SourceFormat
-) -> NDArray[Any]:
-    """Codes of finite magnitudes, RNE, with the top binade continued upwards instead of saturated (N-1)."""
-    integer = magnitude.dtype.type
-    hidden = integer(1 << source.trailing_bits)
-    exponent = magnitude >> integer(source.trailing_bits)
-    significand = magnitude & (hidden - integer(1))
-    subnormal = exponent == 0
-    significand = np.where(subnormal, significand, significand | hidden)
-    exponent = np.maximum(exponent, integer(1))
-    if subnormal.any():
-        exponent, significand = _normalise(exponent, significand, subnormal, source)
-    # The element's biased exponent, were it not bounded. 1 is its lowest binade, whose grid the subnormals share.
-    rebias = integer(element.bias + E8M0.bias - source.bias)
-    target = exponent + rebias - scale.astype(magnitude.dtype)
-    in_subnormals = np.maximum(integer(1) - target, integer(0))
-    # Beyond 2 more places than the significand has, every value rounds to zero alike.
-    drop = np.minimum(in_subnormals + integer(source.trailing_bits - element.trailing_bits), source.trailing_bits + 3)
-    tie_to_even = (significand >> drop) & integer(1)
-    half_less_one = (integer(1) << (drop - integer(1))) - integer(1)
-    rounded = (significand + half_less_one + tie_to_even) >> drop
-    binade = np.clip(target, 1, 1 << element.exponent_bits) - integer(1)
-    return np.asarray((binade << integer(element.trailing_bits)) + rounded)
-
-
-def _normalise(
-    exponent: NDArray[Any], significand: NDArray[Any], subnormal: NDArray[np.bool_], source: SourceFormat
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Shift source subnormals up to a leading one, so that a scale may lift them into any binade."""
-    small = significand[subnormal]
-    # An integer of at most trailing_bits bits is exact as a float, and its exponent field is the place of its
-    # leading one.
-    leading = (small.astype(np.float64).view(np.int64) >> FP64.trailing_bits) - FP64.bias
-    shift = np.where(small == 0, 0, source.trailing_bits - leading).astype(significand.dtype)
-    significand[subnormal] = small << shift
-    exponent[subnormal] = np.where(small == 0, _EXPONENT_OF_ZERO, 1 - shift)
-    return exponent, significand
+# --- the fp32 product -------------------------------------------------------------------------------------------------
 
 
 def _resolve_product(

@@ -1,10 +1,13 @@
 """Block -> E8M0 byte: the exponent-extract and max unit (contract E)."""
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxmodel.blocks import block_chunks, block_grid, rows_of_blocks
+from mxmodel.chunks import scratch
 from mxmodel.formats import E8M0, FP32, MX_BLOCK, ElementFormat
 from mxmodel.rules import BIRSIM, BelowZero, ExponentPolicy, NonFiniteBlock, RuleSet
 from mxmodel.widen import fp32_bits
@@ -23,12 +26,16 @@ def block_exponent(bits: NDArray[np.uint32]) -> NDArray[np.uint8]:
     -------
     uint8 [P/8, F/4]: 0 where the block holds only zeros and subnormals, 255 where it holds an Inf or a NaN
     """
-    partitions, free = bits.shape
-    # Magnitudes as integers order as their exponents do, so the maximum may be taken before the field is cut out.
-    magnitude = bits & np.uint32(FP32.magnitude_mask)
-    rows = magnitude.reshape(partitions // MX_BLOCK.rows, MX_BLOCK.rows, free).max(axis=1)
-    largest = rows.reshape(rows.shape[0], free // MX_BLOCK.columns, MX_BLOCK.columns).max(axis=2)
-    return np.asarray(largest >> np.uint32(FP32.trailing_bits), dtype=np.uint8)
+    exponent = np.empty(block_grid(bits.shape), dtype=np.uint8)
+    for blocks, elements in block_chunks(exponent.shape):
+        # Magnitudes as integers order as their exponents do, so the maximum may be taken before the field is cut out.
+        part = bits[elements]
+        magnitude = scratch("block_exponent", part.shape, np.uint32)
+        np.bitwise_and(part, np.uint32(FP32.magnitude_mask), out=magnitude)
+        by_rows = rows_of_blocks(magnitude).max(axis=1)
+        largest = reduce(np.maximum, (by_rows[:, column :: MX_BLOCK.columns] for column in range(MX_BLOCK.columns)))
+        exponent[blocks] = largest >> np.uint32(FP32.trailing_bits)
+    return exponent
 
 
 def scale_from_exponent(exponent: NDArray[np.uint8], policy: ExponentPolicy) -> NDArray[np.uint8]:
@@ -74,8 +81,5 @@ def shared_exponent(x: NDArray[Any], element: ElementFormat, rules: RuleSet = BI
     if not isinstance(rules, RuleSet):
         raise TypeError(f"rules must be a RuleSet, not {rules!r}")
     bits = fp32_bits(x)
-    if bits.ndim != 2 or bits.shape[0] % MX_BLOCK.rows or bits.shape[1] % MX_BLOCK.columns:
-        raise ValueError(
-            f"x must be [P, F] with P % {MX_BLOCK.rows} == 0 and F % {MX_BLOCK.columns} == 0, not shape {bits.shape}"
-        )
+    block_grid(bits.shape)
     return scale_from_exponent(block_exponent(bits), rules.exponent_policy(element))

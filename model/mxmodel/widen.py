@@ -82,14 +82,32 @@ def fp32_bits(x: NDArray[Any], *, name: str = "x") -> NDArray[np.uint32]:
     if source is not FP64:
         return widen_bits(array.view(np.dtype(f"uint{source.width}")), source)
     warnings.warn(f"{name} is float64 and was rounded to fp32 first (N-7)", PrecisionWarning, stacklevel=3)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return array.astype(np.float32).view(np.uint32)
+    return _round_to_fp32(array.view(np.uint64))
 
 
 def widen_bits(bits: NDArray[Any], source: SourceFormat) -> NDArray[np.uint32]:
-    """fp32 bit patterns of the ``source`` patterns ``bits`` (F-3): uint32 or uint16 in, uint32 of the same shape out."""
+    """fp32 bit patterns of the ``source`` patterns ``bits`` (F-3): uint32 or uint16 in, uint32 of that shape out."""
     if source is BF16:
         return bits.astype(np.uint32) << np.uint32(FP32.trailing_bits - BF16.trailing_bits)
     if source is FP16:
         return np.asarray(_FP16_TO_FP32[bits])
     return np.asarray(bits, dtype=np.uint32)
+
+
+def _round_to_fp32(bits: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """fp64 patterns rounded to fp32 (RNE, to Inf past the top), in integers: no host setting can change a bit (N-7)."""
+    magnitude = (bits & np.uint64(FP64.magnitude_mask)).astype(np.int64)
+    sign = (bits >> np.uint64(FP64.width - FP32.width)).astype(np.uint32) & np.uint32(1 << (FP32.width - 1))
+    spare = FP64.trailing_bits - FP32.trailing_bits
+    # fp32's biased exponent, were it not bounded; from 1 down its grid is that of the subnormals. An fp64 subnormal is
+    # far below them all.
+    exponent = (magnitude >> FP64.trailing_bits) - (FP64.bias - FP32.bias)
+    significand = (magnitude & FP64.trailing_mask) | (1 << FP64.trailing_bits)
+    drop = np.minimum(np.maximum(1 - exponent, 0) + spare, FP64.trailing_bits + 2)
+    half_less_one = (np.int64(1) << (drop - 1)) - 1
+    rounded = (significand + half_less_one + ((significand >> drop) & 1)) >> drop
+    finite = ((np.maximum(exponent, 1) - 1) << FP32.trailing_bits) + rounded
+    finite = np.minimum(finite, FP32.infinity_bits)
+    # A NaN keeps the top of its payload and is made quiet, as a conversion does.
+    nan = FP32.quiet_nan_bits | ((magnitude >> spare) & FP32.trailing_mask)
+    return sign | np.where(magnitude > FP64.infinity_bits, nan, finite).astype(np.uint32)
