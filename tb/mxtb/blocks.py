@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxhw.catalog import Block, Entry
+from mxhw.catalog import Block, Entry, Form
 from mxtb import ldexp, narrow, shared_exponent
 
 __all__ = ["golden", "group", "of_tensor", "stimulus"]
@@ -20,17 +20,21 @@ _BENCH: dict[Block, ModuleType] = {
 
 
 def group(entries: Iterable[Entry]) -> list[tuple[Entry, ...]]:
-    """Entries that can share one stimulus, together: same block, same source, all or none with a scale."""
+    """Entries that can share one stimulus, together: same block, source and form, all or none with a scale."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for entry in entries:
-        groups.setdefault((entry.block, entry.source, entry.scaled), []).append(entry)
+        groups.setdefault((entry.block, entry.source, entry.scaled, entry.form), []).append(entry)
     return [tuple(group) for group in groups.values()]
 
 
-def stimulus(entries: Sequence[Entry], count: int, seed: int) -> dict[str, NDArray[Any]]:
-    """The directed cases of one group of entries, then ``count`` random ones: port name -> array."""
-    rng = np.random.default_rng([seed, list(Block).index(entries[0].block), int(entries[0].scaled)])
-    return dict(_BENCH[entries[0].block].stimulus(entries, count, rng))
+def stimulus(entries: Sequence[Entry], count: int, seed: int, *, thorough: bool = False) -> dict[str, NDArray[Any]]:
+    """The directed cases of one group of combinational entries, then ``count`` random ones: port name -> array.
+
+    ``thorough`` adds what only a fast simulator can afford.
+    """
+    first = entries[0]
+    rng = np.random.default_rng([seed, list(Block).index(first.block), int(first.scaled), list(Form).index(first.form)])
+    return dict(_BENCH[first.block].stimulus(entries, count, rng, thorough=thorough))
 
 
 def of_tensor(entries: Sequence[Entry], blocks: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -11,19 +12,28 @@ import numpy as np
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from typer.exceptions import TyperException
 
 import mxhw.cli
 import mxmodel.cli
-from mxhw.catalog import Block, Entry, find, select
+from mxhw.catalog import Block, Entry, Form, find, policy_of, select
 from mxmodel.bad_input import BadInput
-from mxmodel.formats import MX_BLOCK, element_format, source_format
+from mxmodel.formats import ELEMENTS, MX_BLOCK, element_format, source_format
 from mxmodel.rules import BIRSIM, rule_set
 from mxtb import __version__, rtl_blocks, simulators
 from mxtb.doctor import examine
-from mxtb.explain import Case, Explanation, explain
+from mxtb.exhaustive import PATTERNS, Result, Sweep, sweep
+from mxtb.explain import Case, explain
 from mxtb.lanes import Top, compare
 from mxtb.regress import STAGES, Regression, regress, tops, write_report
 
@@ -160,8 +170,8 @@ def _print_regression(result: Regression, report: Path) -> None:
         table.add_section()
     console.print(table)
     for failure in result.failures:
-        _print_explanation(console, failure)
-        console.print(f"reproduce with: {failure.case.command(next(iter(failure.rtl)))}\n", soft_wrap=True)
+        _print_story(console, failure.rows)
+        console.print(f"reproduce with: {failure.reproduce}\n", soft_wrap=True)
     console.print(
         f"{result.comparisons:,} comparisons, {result.mismatches:,} mismatches, "
         f"{len(result.rows)} configurations in {result.seconds:.0f} s; report: {report}"
@@ -180,38 +190,44 @@ def explain_command(
     source: Annotated[str, typer.Option(help="Format of the values.")] = "fp32",
     scale: Annotated[int | None, typer.Option(min=0, max=255, help="E8M0 byte.")] = None,
     entry: Annotated[str | None, typer.Option(help="A catalogue entry instead of element, rules and block.")] = None,
+    selected: Annotated[int | None, typer.Option("--format", min=0, max=3, help="Of a multi-format entry.")] = None,
     sim: Annotated[list[Origin] | None, typer.Option(help="Where the RTL runs, repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Tell one case in words: fields, rounding position, clauses, and what both twins make of it."""
-    case = _case(words, element, rules, block, source, scale, entry)
+    case = _case(words, element, rules, block, source, scale, entry, selected)
     outputs = {origin.value: _rtl_output(case, origin.value) for origin in sim or [Origin("amaranth")]}
     explanation = explain(case, outputs)
     if as_json:
         typer.echo(json.dumps(explanation.as_json(), indent=2))
     else:
-        _print_explanation(_console(), explanation)
+        _print_story(_console(), explanation.rows())
     if not explanation.agree:
         raise typer.Exit(1)
 
 
 def _case(
-    words: list[str], element: str, rules: str, block: Block, source: str, scale: int | None, name: str | None
+    words: list[str],
+    element: str,
+    rules: str,
+    block: Block,
+    source: str,
+    scale: int | None,
+    name: str | None,
+    selected: int | None,
 ) -> Case:
     try:
         if name is not None:
             entry = find(name)
         else:
-            chosen, target = rule_set(rules), element_format(element)
-            if block is Block.SHARED_EXPONENT:
-                entry = Entry(policy=chosen.exponent_policy(target), source=source_format(source))
-            elif block is Block.LDEXP:
-                entry = Entry(policy=chosen.dequant_policy(target), source=None)
-            else:
-                policy = chosen.narrow_policy(target, scaled=scale is not None)
-                entry = Entry(policy=policy, source=source_format(source))
+            policy = policy_of(block, element_format(element), rule_set(rules), scaled=scale is not None)
+            entry = Entry(policies=(policy,), source=None if block is Block.LDEXP else source_format(source))
     except ValueError as error:
         raise BadInput(str(error)) from None
+    if entry.clocked:
+        raise BadInput(f"a case must be of a combinational entry, not of {entry.name}: a stream depends on its past")
+    if (entry.form is Form.MULTI_FORMAT) != (selected is not None):
+        raise BadInput(f"--format must {'' if selected is None else 'not '}be given for {entry.name}")
     if entry.scaled != (scale is not None):
         raise BadInput(f"--scale must {'' if entry.scaled else 'not '}be given for {entry.name}")
     width = entry.word_width
@@ -222,7 +238,7 @@ def _case(
         bits += [0] * (MX_BLOCK.size - len(bits))
     elif len(bits) != 1:
         raise BadInput(f"{entry.block.value} must be given one value, not {len(bits)}")
-    return Case(entry=entry, words=tuple(bits), scale=scale)
+    return Case(entry=entry, words=tuple(bits), scale=scale, selected=selected)
 
 
 def _word(text: str, width: int) -> int:
@@ -237,7 +253,7 @@ def _word(text: str, width: int) -> int:
 
 def _rtl_output(case: Case, origin: str) -> str:
     """The RTL's output bits as a string: from Amaranth's simulator, or from a real one."""
-    width = explain(case, {}).width
+    width = case.entry.result_width
     if origin == "amaranth":
         return f"{rtl_blocks.evaluate(case.entry, [case.ports])[0]:0{width}b}"
     top = Top(entries=(case.entry,))
@@ -247,11 +263,11 @@ def _rtl_output(case: Case, origin: str) -> str:
     return outcome.first[0].got[-width:] if outcome.first else f"{int(wrong[0]):0{width}b}"
 
 
-def _print_explanation(console: Console, explanation: Explanation) -> None:
+def _print_story(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for label, text in explanation.rows():
+    for label, text in rows:
         table.add_row(label, text, style="bold red" if text.endswith("differs") else None)
     console.print(table)
 
@@ -274,6 +290,75 @@ def doctor(
         _console().print(table)
     if any(finding.needed and finding.version is None for finding in findings):
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: mxtwin exhaustive --element fp8_e4m3 --stride 64 --seed 1")
+def exhaustive(
+    element: Annotated[list[str] | None, typer.Option(help="Only these elements, repeatable.")] = None,
+    first: Annotated[str, typer.Option("--from", help="First pattern, decimal or 0x hex.")] = "0",
+    stop: Annotated[str, typer.Option("--to", help="Pattern to stop before.")] = str(PATTERNS),
+    stride: Annotated[int, typer.Option(help="Visit one of every so many patterns, a power of two (64: 2^26).")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Picks the pattern inside each stride.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Compare the golden narrow with ml_dtypes and the closed form on all 2^32 fp32 patterns, element by element."""
+    try:
+        elements = tuple(element_format(name) for name in element) if element else ELEMENTS
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    plan = Sweep(
+        elements=elements, first=_pattern("--from", first), stop=_pattern("--to", stop), stride=stride, seed=seed
+    )
+    stderr = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task(f"{plan.visits} patterns an element", total=plan.visits)
+        result = sweep(plan, jobs=jobs, progress=lambda visits: bar.advance(task, visits))
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _print_sweep(result)
+    if result.resume is not None:
+        stderr.print(f"interrupted; the rest: {result.resume}", soft_wrap=True, highlight=False)
+    if result.mismatches:
+        raise typer.Exit(1)
+    if result.resume is not None:
+        raise typer.Exit(130)
+
+
+def _pattern(option: str, text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise BadInput(f"{option} must be a pattern in 0..{PATTERNS}, decimal or 0x hex, not {text!r}") from None
+
+
+def _print_sweep(result: Result) -> None:
+    console = _console()
+    plan = result.plan
+    picked = "" if plan.stride == 1 else f", one of every {plan.stride}, seed {plan.seed}"
+    title = f"mxtwin {__version__} exhaustive narrow, fp32 patterns {plan.first}..{plan.stop - 1}{picked}"
+    console.print(title, soft_wrap=True, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("element", "rules"):
+        table.add_column(heading)
+    for heading in ("patterns", "mismatches"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for count in result.counts:
+        wrong = sum(count.mismatches.values())
+        style = "bold red" if wrong else None
+        table.add_row(count.element, ", ".join(count.mismatches), str(count.patterns), str(wrong), style=style)
+    console.print(table)
+    for one in result.differences:
+        console.print(
+            f"{one.element} under {one.rules}: {one.pattern:#010x} expected {one.expected:#04x}, got {one.got:#04x}; "
+            f"reproduce with: {one.command}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    total = f"{result.comparisons:,} comparisons, {result.mismatches:,} mismatches in {result.seconds:.0f} s"
+    console.print(total, highlight=False)
 
 
 if __name__ == "__main__":

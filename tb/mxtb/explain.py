@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mxhw.catalog import Block, Entry
+from mxhw.catalog import Block, Entry, Policy
+from mxhw.multi_format import format_number
 from mxmodel.formats import E8M0, FP32, MX_BLOCK, ElementFormat, SourceFormat
 from mxmodel.rules import (
     BelowZero,
@@ -39,11 +40,23 @@ class Case:
     entry : the configuration
     words : the values or codes that enter: one, or a block of 32 for ``shared_exponent``
     scale : the E8M0 byte, where the entry takes one
+    selected : the format select, where the entry has one
     """
 
     entry: Entry
     words: tuple[int, ...]
     scale: int | None = None
+    selected: int | None = None
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy that applies; None where no policy permits the selected format."""
+        if self.selected is None:
+            return self.entry.policy
+        for policy in self.entry.policies:
+            if not isinstance(policy, ExponentPolicy) and format_number(policy.element) == self.selected:
+                return policy
+        return None
 
     @property
     def ports(self) -> dict[str, int | Sequence[int]]:
@@ -53,6 +66,8 @@ class Case:
         ports: dict[str, int | Sequence[int]] = {word_port: words}
         if self.scale is not None:
             ports["scale"] = self.scale
+        if self.selected is not None:
+            ports["format"] = self.selected
         return ports
 
     @property
@@ -61,15 +76,16 @@ class Case:
         width = 8 if self.entry.source is None else self.entry.source.width
         arrays = {}
         for name, bits in self.ports.items():
-            arrays[name] = np.array([bits], dtype="uint8" if name == "scale" else f"uint{width}")
+            arrays[name] = np.array([bits], dtype=f"uint{width}" if name == "x" else "uint8")
         return arrays
 
     def command(self, simulator: str) -> str:
         """A command line that shows this case alone, on ``simulator``."""
         digits = (8 if self.entry.source is None else self.entry.source.width) // 4
         words = [f"0x{word:0{digits}x}" for word in self.words]
-        scale = [] if self.scale is None else ["--scale", str(self.scale)]
-        return shlex.join(["mxtwin", "explain", "--entry", self.entry.name, "--sim", simulator, *scale, *words])
+        options = [] if self.scale is None else ["--scale", str(self.scale)]
+        options += [] if self.selected is None else ["--format", str(self.selected)]
+        return shlex.join(["mxtwin", "explain", "--entry", self.entry.name, "--sim", simulator, *options, *words])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +118,7 @@ class Explanation:
     @property
     def width(self) -> int:
         """Bits of the output."""
-        policy = self.case.entry.policy
-        if isinstance(policy, ExponentPolicy):
-            return E8M0.width
-        return FP32.width if isinstance(policy, DequantPolicy) else policy.element.width
+        return self.case.entry.result_width
 
     def rows(self) -> list[tuple[str, str]]:
         """Everything as (label, text), the verdicts last."""
@@ -133,7 +146,9 @@ class Explanation:
             return f"0b{bits} (unknown bits)"
         value = int(bits, 2)
         text = f"0x{value:0{(self.width + 3) // 4}x}"
-        policy = self.case.entry.policy
+        policy = self.case.policy
+        if policy is None:
+            return text
         if isinstance(policy, ExponentPolicy):
             return f"{text} = {value}, the scale 2^{value - E8M0.bias}"
         if isinstance(policy, DequantPolicy):
@@ -143,8 +158,10 @@ class Explanation:
 
 def explain(case: Case, rtl: Mapping[str, str]) -> Explanation:
     """Explain ``case``; ``rtl`` maps a simulator's name to the output bits it gave, as a string."""
-    policy = case.entry.policy
-    if isinstance(policy, NarrowPolicy):
+    policy = case.policy
+    if policy is None:
+        lines, clauses = [("format", f"{case.selected}: not one that this lane may write, so the output is 0")], ["N-7"]
+    elif isinstance(policy, NarrowPolicy):
         lines, clauses = _narrow_story(case, policy)
     elif isinstance(policy, DequantPolicy):
         lines, clauses = _ldexp_story(case, policy)
@@ -226,7 +243,8 @@ def _rounding(value: Fraction, magnitude: int, source: SourceFormat, element: El
 
 
 def _ldexp_story(case: Case, policy: DequantPolicy) -> Story:
-    element, code, scale = policy.element, case.words[0], case.scale
+    element, scale = policy.element, case.scale
+    code = case.words[0] & (element.code_count - 1)
     assert scale is not None, "an ldexp lane has a scale"
     field = (code & (element.sign_bit - 1)) >> element.trailing_bits
     sign, trailing = code >> (element.width - 1), code & element.trailing_mask

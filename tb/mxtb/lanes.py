@@ -13,23 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxhw.catalog import Block, Entry
+from mxhw.catalog import Block, Entry, Form
 from mxhw.emit import emit
-from mxtb.scoreboard import PLAN, RESULT
-from mxtb.simulators import SimulationFault, Simulator, build, failed_tests, run
+from mxtb.comparison import Outcome, compare_as_planned
+from mxtb.simulators import Simulator
 
-__all__ = ["LANES", "TOPLEVEL", "Mismatch", "Outcome", "Top", "compare", "write_plan"]
+__all__ = ["LANES", "TOPLEVEL", "Top", "compare", "write_plan"]
 
 TOPLEVEL = "mx_lanes"
 LANES = {Block.SHARED_EXPONENT: 4, Block.NARROW: 32, Block.LDEXP: 32}
 """Instances of each entry. A lane of ``shared_exponent`` is a whole block, hence fewer."""
 
-_WAVE_FILES = ("dump.vcd", "dump.fst")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Top:
-    """Entries that share their inputs: one block, one source, all with a scale or all without.
+    """Combinational entries that share their inputs: one block, source and form, all with a scale or all without.
 
     Attributes
     ----------
@@ -39,7 +37,7 @@ class Top:
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
-        if len({(entry.block, entry.source, entry.scaled) for entry in self.entries}) != 1:
+        if len({(entry.block, entry.source, entry.scaled, entry.form) for entry in self.entries}) != 1:
             raise ValueError(f"entries must share block, source and inputs, not {[e.name for e in self.entries]!r}")
 
     @property
@@ -55,8 +53,10 @@ class Top:
         """A short name for tables, logs and directories."""
         entry = self.entries[0]
         source = "" if entry.source is None else f"_{entry.source.name}"
-        scaled = "_scaled" if entry.block is Block.NARROW and entry.scaled else ""
-        return f"{entry.block.value}{source}{scaled}"
+        kind = "_scaled" if entry.block is Block.NARROW and entry.scaled else ""
+        if entry.form is Form.MULTI_FORMAT:
+            kind = f"_{entry.form.value}"
+        return f"{entry.block.value}{source}{kind}"
 
     def sources(self) -> dict[str, str]:
         """File name -> text: every entry's Verilog, the wrapper, and the control file for Verilator."""
@@ -117,7 +117,14 @@ def _slot(width: int) -> int:
     return (width + 7) // 8 * 8
 
 
-def write_plan(directory: Path, top: Top, inputs: Mapping[str, NDArray[Any]], expected: Sequence[NDArray[Any]]) -> int:
+def write_plan(
+    directory: Path,
+    top: Top,
+    inputs: Mapping[str, NDArray[Any]],
+    expected: Sequence[NDArray[Any]],
+    *,
+    keep_outputs: bool = False,
+) -> int:
     """Lay inputs and expected outputs beside a run of ``top``; returns the comparisons that it must make.
 
     Parameters
@@ -135,42 +142,13 @@ def write_plan(directory: Path, top: Top, inputs: Mapping[str, NDArray[Any]], ex
         "lanes": top.lanes,
         "cases": count,
         "inputs": sorted(inputs),
+        "keep_outputs": keep_outputs,
     }
     for name, array in inputs.items():
         np.save(directory / f"{name}.npy", array)
     np.save(directory / "expected.npy", np.stack(expected))
     (directory / "plan.json").write_text(json.dumps(plan))
-    return count * len(top.entries)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mismatch:
-    """One output that differed. ``got`` and ``expected`` are bit strings; ``got`` may hold X or Z."""
-
-    entry: str
-    case: int
-    got: str
-    expected: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What one top showed on one simulator.
-
-    Attributes
-    ----------
-    compared, mismatches : counts for every entry
-    first : the first few mismatches of every entry
-    build_seconds, simulation_seconds : wall time; a cached build took 0
-    waves : the wave file, where one was asked for
-    """
-
-    compared: Mapping[str, int]
-    mismatches: Mapping[str, int]
-    first: tuple[Mismatch, ...]
-    build_seconds: float
-    simulation_seconds: float
-    waves: Path | None
+    return count
 
 
 def compare(
@@ -181,35 +159,25 @@ def compare(
     *,
     directory: Path,
     waves: bool = False,
+    keep_outputs: bool = False,
 ) -> Outcome:
     """Simulate ``top`` on ``inputs`` and compare every output with ``expected`` (as in ``write_plan``).
 
-    ``directory`` takes the build cache and the run's files. Raises ``SimulationFault`` if the tool broke, or if not
+    ``directory`` takes the build cache and the run's files; with ``keep_outputs`` everything that came out is kept as
+    a NumPy file of bit strings [steps]. Raises ``SimulationFault`` if the tool broke, or if not
     exactly the planned comparisons were made.
     """
     directory = directory.resolve()  # the simulator runs in a folder of its own
     work = directory / "runs" / simulator.name / top.name
-    planned = write_plan(work, top, inputs, expected)
-    result_file = work / RESULT
-    for stale in (result_file, *(work / name for name in _WAVE_FILES)):
-        stale.unlink(missing_ok=True)
-    built = build(simulator, top.sources(), TOPLEVEL, cache=directory / "tops", waves=waves)
-    run(built, f"mxtb.{top.block.value}", work, environment={PLAN: str(work)}, waves=waves)
-    where = f"{top.name} on {simulator.name}"
-    if not result_file.exists():
-        raise SimulationFault(f"{where}: the scoreboard wrote no result; see {work / 'run.log'}")
-    result = json.loads(result_file.read_text())
-    made = sum(result["compared"].values())
-    if made != planned or len(set(result["compared"].values())) != 1:
-        raise SimulationFault(f"{where}: {planned} comparisons were planned, {made} were made")
-    total = sum(result["mismatches"].values())
-    if bool(failed_tests(work / "results.xml")) != bool(total):
-        raise SimulationFault(f"{where}: the results file and the scoreboard disagree; see {work / 'run.log'}")
-    return Outcome(
-        compared=result["compared"],
-        mismatches=result["mismatches"],
-        first=tuple(Mismatch(**row) for row in result["first"]),
-        build_seconds=built.seconds,
-        simulation_seconds=result["seconds"],
-        waves=next((work / name for name in _WAVE_FILES if (work / name).exists()), None),
+    cases = write_plan(work, top, inputs, expected, keep_outputs=keep_outputs)
+    return compare_as_planned(
+        simulator,
+        top.name,
+        top.sources(),
+        TOPLEVEL,
+        f"mxtb.{top.block.value}",
+        {entry.name: cases for entry in top.entries},
+        work=work,
+        cache=directory / "tops",
+        waves=waves,
     )

@@ -5,6 +5,7 @@ Tops run two at a time; the golden values of a top are worked out before its sim
 """
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,19 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxhw.catalog import Block, Entry
+from mxhw.catalog import Entry, Form
 from mxmodel.bad_input import BadInput
 from mxmodel.formats import FP32, MX_BLOCK
 from mxmodel.tensor_files import read_tensor
 from mxmodel.widen import fp32_bits
 from mxtb import __version__
 from mxtb.blocks import golden, group, of_tensor, stimulus
-from mxtb.explain import Case, Explanation, explain
-from mxtb.lanes import Mismatch, Outcome, Top, compare
+from mxtb.comparison import Mismatch, Outcome
+from mxtb.explain import Case, explain
+from mxtb.lanes import Top, compare
 from mxtb.simulators import Simulator
+from mxtb.streams import Beats, StreamTop, compare_streams, draw_beats
 
 __all__ = [
     "DEFAULT_VECTORS",
+    "Failure",
     "Regression",
     "Row",
     "TopRun",
@@ -40,6 +44,13 @@ __all__ = [
 
 DEFAULT_VECTORS = {"verilator": 500_000, "icarus": 20_000}
 """Random cases for each top, beside the directed ones; Icarus is some two hundred times slower."""
+
+_THOROUGH = ("verilator",)
+"""Simulators fast enough for the exhaustive part of a stimulus."""
+
+_CASES_PER_BLOCK = 200
+_LEAST_BLOCKS = 100
+"""Of a clocked entry: one block of 32 elements for so many random cases asked for, and at least so many blocks."""
 
 STAGES = ("emit", "golden", "simulate")
 """What a top goes through, for progress bars."""
@@ -58,8 +69,22 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The first mismatch of an entry: what it was, and the command that shows it again."""
+
+    entry: str
+    simulator: str
+    rows: tuple[tuple[str, str], ...]
+    reproduce: str
+
+    def as_json(self) -> dict[str, Any]:
+        story = [{"label": label, "text": text} for label, text in self.rows]
+        return {"entry": self.entry, "simulator": self.simulator, "story": story, "reproduce": self.reproduce}
+
+
+@dataclass(frozen=True, kw_only=True)
 class TopRun:
-    """One top on one simulator: its rows, what it cost, and the first mismatch of every entry, explained."""
+    """One top on one simulator: its rows, what it cost, and the first mismatch of every entry."""
 
     name: str
     simulator: str
@@ -67,7 +92,7 @@ class TopRun:
     build_seconds: float
     golden_seconds: float
     simulation_seconds: float
-    failures: tuple[Explanation, ...]
+    failures: tuple[Failure, ...]
     waves: Path | None
 
 
@@ -96,7 +121,7 @@ class Regression:
         return sum(row.mismatches for row in self.rows)
 
     @property
-    def failures(self) -> list[Explanation]:
+    def failures(self) -> list[Failure]:
         return [failure for run in self.runs for failure in run.failures]
 
     def as_json(self) -> dict[str, Any]:
@@ -134,10 +159,7 @@ class Regression:
                 }
                 for run in self.runs
             ],
-            "failures": [
-                {**failure.as_json(), "reproduce": failure.case.command(next(iter(failure.rtl)))}
-                for failure in self.failures
-            ],
+            "failures": [failure.as_json() for failure in self.failures],
         }
 
 
@@ -189,9 +211,10 @@ def regress(
     start = time.perf_counter()
     blocks = None if data is None else tensor_blocks(data)
     counts = {s.name: DEFAULT_VECTORS[s.name] if vectors is None else vectors for s in simulators}
+    drive = _Drive(seed=seed, blocks=blocks, data=data, directory=directory, waves=waves, progress=progress)
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         futures = [
-            pool.submit(_run_top, top, simulator, counts[simulator.name], seed, blocks, directory, waves, progress)
+            pool.submit(drive.run, top, simulator, counts[simulator.name])
             for simulator in simulators
             for top in tops(entries)
         ]
@@ -211,78 +234,127 @@ def regress(
     )
 
 
-def tops(entries: Sequence[Entry]) -> list[Top]:
-    """The tops that ``entries`` are simulated in."""
-    return [Top(entries=together) for together in group(entries)]
+def tops(entries: Sequence[Entry]) -> list[Top | StreamTop]:
+    """The tops that ``entries`` are simulated in: combinational ones by their inputs, clocked ones together."""
+    clocked = tuple(entry for entry in entries if entry.clocked)
+    groups = group(entry for entry in entries if not entry.clocked)
+    lanes: list[Top | StreamTop] = [Top(entries=together) for together in groups]
+    return [*lanes, StreamTop(entries=clocked)] if clocked else lanes
 
 
-def _run_top(
-    top: Top,
-    simulator: Simulator,
-    count: int,
-    seed: int,
-    blocks: NDArray[np.uint32] | None,
-    directory: Path,
-    waves: bool,
-    progress: Callable[[str, str], None],
-) -> TopRun:
-    label = f"{top.name} on {simulator.name}"
-    top.sources()
-    progress(label, "emit")
-    start = time.perf_counter()
-    inputs = stimulus(top.entries, count, seed)
-    if blocks is not None and top.entries[0].source in (FP32, None):
-        own = of_tensor(top.entries, blocks)
-        inputs = {name: np.concatenate([array, own[name]]) for name, array in inputs.items()}
-    expected = [golden(entry, inputs) for entry in top.entries]
-    golden_seconds = time.perf_counter() - start
-    progress(label, "golden")
-    outcome = compare(simulator, top, inputs, expected, directory=directory, waves=waves)
-    progress(label, "simulate")
-    return TopRun(
-        name=top.name,
-        simulator=simulator.name,
-        rows=tuple(
-            Row(
-                block=top.block.value,
-                entry=entry.name,
-                rule_sets=tuple(dict.fromkeys(rules.name for _, rules in entry.serves())),
-                simulator=simulator.name,
-                comparisons=outcome.compared[entry.name],
-                mismatches=outcome.mismatches[entry.name],
+@dataclass(frozen=True, kw_only=True)
+class _Drive:
+    """What is the same for every top of a regression."""
+
+    seed: int
+    blocks: NDArray[np.uint32] | None
+    data: str | None
+    directory: Path
+    waves: bool
+    progress: Callable[[str, str], None]
+
+    def run(self, top: Top | StreamTop, simulator: Simulator, count: int) -> TopRun:
+        label = f"{top.name} on {simulator.name}"
+        top.sources()
+        self.progress(label, "emit")
+        start = time.perf_counter()
+        if isinstance(top, StreamTop):
+            beats = {entry.name: self._beats(entry, count) for entry in top.entries}
+            golden_seconds = time.perf_counter() - start
+            self.progress(label, "golden")
+            outcome = compare_streams(simulator, top, beats, seed=self.seed, directory=self.directory, waves=self.waves)
+            failures = self._stream_failures(outcome, simulator, count)
+        else:
+            inputs = self._inputs(top, simulator, count)
+            expected = [golden(entry, inputs) for entry in top.entries]
+            golden_seconds = time.perf_counter() - start
+            self.progress(label, "golden")
+            outcome = compare(simulator, top, inputs, expected, directory=self.directory, waves=self.waves)
+            failures = _lane_failures(top, outcome, inputs, simulator)
+        self.progress(label, "simulate")
+        return TopRun(
+            name=top.name,
+            simulator=simulator.name,
+            rows=tuple(
+                Row(
+                    block=entry.block.value,
+                    entry=entry.name,
+                    rule_sets=tuple(dict.fromkeys(rules.name for _, rules in entry.serves())),
+                    simulator=simulator.name,
+                    comparisons=outcome.compared[entry.name],
+                    mismatches=outcome.mismatches[entry.name],
+                )
+                for entry in top.entries
+            ),
+            build_seconds=outcome.build_seconds,
+            golden_seconds=golden_seconds,
+            simulation_seconds=outcome.simulation_seconds,
+            failures=failures,
+            waves=outcome.waves,
+        )
+
+    def _inputs(self, top: Top, simulator: Simulator, count: int) -> dict[str, NDArray[Any]]:
+        inputs = stimulus(top.entries, count, self.seed, thorough=simulator.name in _THOROUGH)
+        if self.blocks is None or top.entries[0].source not in (FP32, None):
+            return inputs
+        own = of_tensor(top.entries, self.blocks)
+        return {name: np.concatenate([array, own[name]]) for name, array in inputs.items()}
+
+    def _beats(self, entry: Entry, count: int) -> Beats:
+        return draw_beats(entry, max(count // _CASES_PER_BLOCK, _LEAST_BLOCKS), self.seed)
+
+    def _stream_failures(self, outcome: Outcome, simulator: Simulator, count: int) -> tuple[Failure, ...]:
+        """A beat of a stream depends on those before it and on the stalls: the whole run shows it again."""
+        failures = []
+        for name, mismatch in _first(outcome).items():
+            words = ["mxtwin", "regress", "--entry", name, "--sim", simulator.name]
+            words += ["--vectors", str(count), "--seed", str(self.seed)]
+            rows = (
+                ("entry", name),
+                ("beat", f"{mismatch.case} of the output, counted from 0"),
+                ("golden", mismatch.expected),
+                (f"rtl ({simulator.name})", f"{mismatch.got}   <- differs"),
             )
-            for entry in top.entries
-        ),
-        build_seconds=outcome.build_seconds,
-        golden_seconds=golden_seconds,
-        simulation_seconds=outcome.simulation_seconds,
-        failures=_explained(top, outcome, inputs, simulator.name),
-        waves=outcome.waves,
-    )
+            failures.append(Failure(entry=name, simulator=simulator.name, rows=rows, reproduce=shlex.join(words)))
+        return tuple(failures)
 
 
-def _explained(top: Top, outcome: Outcome, inputs: dict[str, NDArray[Any]], simulator: str) -> tuple[Explanation, ...]:
+def _first(outcome: Outcome) -> dict[str, Mismatch]:
+    """The first mismatch of every entry that has one."""
     first: dict[str, Mismatch] = {}
     for mismatch in outcome.first:
         first.setdefault(mismatch.entry, mismatch)
-    explanations = []
-    for entry in top.entries:
-        if entry.name in first:
-            mismatch = first[entry.name]
-            explanation = explain(case_of(entry, inputs, mismatch.case), {})
-            bits = mismatch.got[-explanation.width :]
-            explanations.append(explain(explanation.case, {simulator: bits}))
-    return tuple(explanations)
+    return first
+
+
+def _lane_failures(
+    top: Top, outcome: Outcome, inputs: dict[str, NDArray[Any]], simulator: Simulator
+) -> tuple[Failure, ...]:
+    failures = []
+    entries = {entry.name: entry for entry in top.entries}
+    for name, mismatch in _first(outcome).items():
+        case = case_of(entries[name], inputs, mismatch.case)
+        story = explain(case, {simulator.name: mismatch.got[-entries[name].result_width :]})
+        failures.append(
+            Failure(
+                entry=name,
+                simulator=simulator.name,
+                rows=tuple(story.rows()),
+                reproduce=case.command(simulator.name),
+            )
+        )
+    return tuple(failures)
 
 
 def case_of(entry: Entry, inputs: dict[str, NDArray[Any]], index: int) -> Case:
-    """Case ``index`` of a top's ``inputs``, as ``entry`` sees it."""
-    if entry.block is Block.LDEXP:
-        words = inputs["code"][index : index + 1] & (entry.policy.element.code_count - 1)  # type: ignore[union-attr]
-    else:
-        words = inputs["x"][index].reshape(-1)
-    scale = int(inputs["scale"][index]) if entry.scaled else None
-    return Case(entry=entry, words=tuple(int(word) for word in words), scale=scale)
+    """Case ``index`` of a top's ``inputs``, as ``entry`` sees it: a format chosen, a code cut to its width."""
+    words = inputs["code" if entry.source is None else "x"][index].reshape(-1)
+    return Case(
+        entry=entry,
+        words=tuple(int(word) & ((1 << entry.word_width) - 1) for word in words),
+        scale=int(inputs["scale"][index]) if entry.scaled else None,
+        selected=int(inputs["format"][index]) if entry.form is Form.MULTI_FORMAT else None,
+    )
 
 
 def write_report(regression: Regression, file: Path) -> None:

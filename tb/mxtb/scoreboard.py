@@ -15,13 +15,14 @@ import numpy as np
 from cocotb.triggers import Timer
 from numpy.typing import NDArray
 
-__all__ = ["PLAN", "RESULT", "check_lanes"]
+__all__ = ["KEPT", "OUTPUTS", "PLAN", "RESULT", "check_lanes"]
 
 PLAN = "MXTB_PLAN"
 """Environment variable that names the plan's directory."""
 
 RESULT = "scoreboard.json"
-_KEPT = 10
+OUTPUTS = "outputs.npy"
+KEPT = 10
 """Mismatches written down for each entry; the rest are only counted."""
 
 _BATCH = 2048
@@ -40,12 +41,15 @@ async def check_lanes(dut: Any) -> None:
     compared = dict.fromkeys(names, 0)
     mismatches = dict.fromkeys(names, 0)
     kept: list[dict[str, Any]] = []
+    outputs: list[str] = []
     start = time.perf_counter()
     for first, values, wanted in _steps(inputs, expected, lanes, slot // 8):
         for name, value in values.items():
             getattr(dut, name).value = value
         await Timer(1, "ns")
         got = str(output.value)
+        if plan["keep_outputs"]:
+            outputs.append(got)
         in_step = min(lanes, cases - first)
         for name in names:
             compared[name] += in_step
@@ -55,7 +59,7 @@ async def check_lanes(dut: Any) -> None:
             for lane in range(in_step):
                 end = len(got) - slot * (index * lanes + lane)
                 if got[end - slot : end] != wanted[end - slot : end]:
-                    if mismatches[name] < _KEPT:
+                    if mismatches[name] < KEPT:
                         kept.append(
                             {
                                 "entry": name,
@@ -72,6 +76,8 @@ async def check_lanes(dut: Any) -> None:
         "seconds": time.perf_counter() - start,
     }
     (directory / RESULT).write_text(json.dumps(result))
+    if plan["keep_outputs"]:
+        np.save(directory / OUTPUTS, np.array(outputs))
     total = sum(mismatches.values())
     assert total == 0, f"{total} of {sum(compared.values())} outputs differ"
 

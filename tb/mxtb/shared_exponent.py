@@ -21,7 +21,9 @@ _ELEMENTS_PER_CASE = 4
 """A random block costs the simulator about as much as this many single values, so so many fewer are drawn."""
 
 
-def stimulus(entries: Sequence[Entry], count: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+def stimulus(
+    entries: Sequence[Entry], count: int, rng: np.random.Generator, *, thorough: bool = False
+) -> dict[str, NDArray[Any]]:
     """Every exponent alone in every lane, specials in every lane, then ``count`` / 4 random blocks."""
     source = entries[0].source
     assert source is not None, "the unit has a source"

@@ -19,6 +19,7 @@ __all__ = [
     "blocks",
     "boundaries",
     "codes_and_scales",
+    "every_pattern",
     "random_values",
     "scaled_values",
     "specials",
@@ -28,8 +29,9 @@ __all__ = [
 _REACH = 20
 """Binades on either side of 1 that value-space random covers: past the grid of every element, E5M2's included."""
 
-_SHARE = 16
-"""One boundary in so many is taken at an ordinary scale; a scale only moves the exponent, so 16 of them show all."""
+_SHARE_AT_EDGE, _SHARE, _SHARE_OF_SPECIALS = 4, 32, 8
+"""Of the directed pairs with a scale, one in so many is taken: of boundaries at an edge scale and elsewhere, of
+specials elsewhere."""
 
 Bits = NDArray[np.unsignedinteger]
 
@@ -87,6 +89,11 @@ def _both_signs(magnitudes: NDArray[np.int64], source: SourceFormat) -> Bits:
     return np.concatenate([magnitudes, magnitudes | (1 << (source.width - 1))]).astype(_bits_dtype(source))
 
 
+def every_pattern(source: SourceFormat) -> Bits:
+    """All 2^width patterns, for a source of few bits."""
+    return np.arange(1 << source.width, dtype=_bits_dtype(source))
+
+
 def specials(source: SourceFormat) -> Bits:
     """Zeros, subnormal edges, max-normal, Inf, and NaNs with every single payload bit, of both signs."""
     payloads = [source.infinity_bits | (1 << bit) for bit in range(source.trailing_bits)]
@@ -112,19 +119,22 @@ def values(source: SourceFormat, elements: Iterable[ElementFormat]) -> Bits:
 
 
 def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tuple[Bits, NDArray[np.uint8]]:
-    """Directed (x, scale) pairs: every special at every scale; boundaries ± 1 ulp at every scale.
+    """Directed (x, scale) pairs: specials and boundaries ± 1 ulp at every scale.
 
-    At ``EDGE_SCALES`` all boundaries are taken, at the others one in ``_SHARE``, different ones at each scale.
+    At ``EDGE_SCALES`` all specials and one boundary in four are taken, at the others a thinner share, different ones at
+    each scale: a scale only moves the exponent, so that many scales together show all of them many times.
     """
     exact = sorted({value for element in elements for value in boundaries(element)})
     fixed = specials(source)
     xs, scales = [], []
     for scale in range(1 << E8M0.width):
-        chosen = exact if scale in EDGE_SCALES else exact[scale % _SHARE :: _SHARE]
+        at_edge = scale in EDGE_SCALES
+        share = _SHARE_AT_EDGE if at_edge else _SHARE
+        chosen = exact[scale % share :: share]
         factor = Fraction(2) ** (scale - E8M0.bias)
         shifted = (encode(value * factor, source) for value in chosen)
         near = _with_neighbours((bits for bits in shifted if bits is not None), source)
-        both = np.concatenate([near, fixed])
+        both = np.concatenate([near, fixed if at_edge else fixed[scale % _SHARE_OF_SPECIALS :: _SHARE_OF_SPECIALS]])
         xs.append(both)
         scales.append(np.full(both.size, scale, dtype=np.uint8))
     return np.concatenate(xs), np.concatenate(scales)
