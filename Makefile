@@ -8,11 +8,11 @@ READY  := $(VENV)/.ready
 # Everything the targets run comes from the virtual environment; the simulators find the rest of PATH behind it.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup test regress verilog lint type clean
+.PHONY: help setup test regress exhaustive verilog qor record lint type clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the pinned dependencies
 
@@ -32,8 +32,18 @@ test: $(READY) ## the whole test suite
 regress: $(READY) ## simulate the catalogue against the golden twin (SIM="verilator icarus", DATA=FILE::TENSOR, ARGS=...)
 	$(BIN)/mxtwin regress $(foreach sim,$(SIM),--sim $(sim)) $(if $(DATA),--data '$(DATA)') $(ARGS)
 
+exhaustive: $(READY) ## all 2^32 fp32 patterns of each element through the golden narrow (ARGS="--from N")
+	$(BIN)/mxtwin exhaustive $(ARGS)
+
 verilog: $(READY) ## write build/verilog/<name>.v and .json
 	$(BIN)/mxtwin verilog --out build/verilog $(ARGS)
+
+qor: $(READY) ## measure the catalogue's area; fail where it is worse than the baseline
+	$(BIN)/mxtwin qor --check $(ARGS)
+
+record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Verilog and their digest in CHANGELOG.md
+	$(BIN)/mxtwin qor --update
+	$(BIN)/mxtwin verilog --update-hashes
 
 lint: $(READY) ## ruff: style and format
 	$(BIN)/ruff check

@@ -20,8 +20,8 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def bench() -> Path:
-    """Build cache and run files: the project's own, so that tests and ``make regress`` build a top once."""
-    return ROOT / "build"
+    """The build cache: the project's own, so that tests and ``make regress`` build a top once."""
+    return ROOT / "build" / "tops"
 
 
 @pytest.fixture(params=simulators.NAMES)

@@ -241,6 +241,7 @@ def test_ctrl_c_on_a_terminal_with_two_processes(root: Path) -> None:
         stderr=stderr,
         env={**os.environ, "PYTHONPATH": paths, "TERM": "xterm", "COLUMNS": "100"},
         start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # tests run in the background ignore it
         text=True,
     )
     os.close(stderr)
@@ -363,6 +364,12 @@ def test_the_command_counts(mxtwin) -> None:  # type: ignore[no-untyped-def]
         ["fp8_e5m2", "birsim,", "nki_sim", "131072", "0"],
     ]
     assert "655,360 comparisons, 0 mismatches" in out
+
+
+def test_help_has_an_example(mxtwin) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = mxtwin("exhaustive", "--help")
+    assert code == 0
+    assert "Example: mxtwin exhaustive --element fp8_e4m3 --stride 64 --seed 1" in out
 
 
 @pytest.mark.parametrize(

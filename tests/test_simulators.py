@@ -38,7 +38,9 @@ def _inputs(top: Top) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
 
 def test_a_true_plan_passes_and_counts(icarus: Simulator, small_top: Top, tmp_path: Path) -> None:
     inputs = _inputs(small_top)
-    outcome = compare(icarus, small_top, inputs, [golden(small_top.entries[0], inputs)], directory=tmp_path)
+    outcome = compare(
+        icarus, small_top, inputs, [golden(small_top.entries[0], inputs)], work=tmp_path / "run", cache=tmp_path
+    )
     assert outcome.compared == {small_top.entries[0].name: 1000}
     assert outcome.mismatches == {small_top.entries[0].name: 0}
 
@@ -49,7 +51,7 @@ def test_every_wrong_expectation_is_found(icarus: Simulator, small_top: Top, tmp
     expected = golden(small_top.entries[0], inputs).copy()
     chosen = [0, 31, 32, 500, 501, 998, 999]
     expected[chosen] ^= 1
-    outcome = compare(icarus, small_top, inputs, [expected], directory=tmp_path)
+    outcome = compare(icarus, small_top, inputs, [expected], work=tmp_path / "run", cache=tmp_path)
     assert [mismatch.case for mismatch in outcome.first] == chosen
     assert outcome.mismatches == {small_top.entries[0].name: 7}
 
@@ -81,7 +83,9 @@ def test_missing_comparisons_are_a_fault(
     real = lanes.write_plan
     monkeypatch.setattr(lanes, "write_plan", lambda *arguments: real(*arguments) + 1)
     with pytest.raises(SimulationFault, match="1001 comparisons were planned, 1000 were made"):
-        compare(icarus, small_top, inputs, [golden(small_top.entries[0], inputs)], directory=tmp_path)
+        compare(
+            icarus, small_top, inputs, [golden(small_top.entries[0], inputs)], work=tmp_path / "run", cache=tmp_path
+        )
 
 
 @pytest.mark.parametrize(

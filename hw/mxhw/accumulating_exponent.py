@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from mxhw.shared_exponent import LargestExponent, ScaleFromExponent, larger
 from mxhw.streamed import check_lanes, register_beat
-from mxmodel.formats import E8M0, FP32, MX_BLOCK, SourceFormat
+from mxmodel.formats import E8M0, FP32, MX_BLOCK, SOURCES, SourceFormat
 from mxmodel.rules import ExponentPolicy
 
 __all__ = ["AccumulatingExponent"]
@@ -23,8 +23,8 @@ class AccumulatingExponent(wiring.Component):  # type: ignore[type-arg]  # gener
     i : In(stream): an array of ``lanes`` source words; 32 / lanes beats are a block
     o : Out(stream): the E8M0 byte
 
-    Specials are ``SharedExponent``'s. Raises TypeError or ValueError as ``LargestExponent`` and ``ScaleFromExponent``,
-    and ValueError unless ``lanes`` divides 32 with at least two beats to a block.
+    Specials are ``SharedExponent``'s. Raises TypeError or ValueError unless ``source`` is one of ``SOURCES``,
+    ``policy`` an ``ExponentPolicy``, and ``lanes`` divides 32 with at least two beats to a block.
     """
 
     i: stream.Interface
@@ -32,30 +32,32 @@ class AccumulatingExponent(wiring.Component):  # type: ignore[type-arg]  # gener
 
     def __init__(self, source: SourceFormat, policy: ExponentPolicy, lanes: int) -> None:
         check_lanes(lanes)
+        if not isinstance(policy, ExponentPolicy):
+            raise TypeError(f"policy must be an ExponentPolicy, not {policy!r}")
+        if source not in SOURCES:
+            raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source!r}")
         if MX_BLOCK.size % lanes or lanes == MX_BLOCK.size:
             raise ValueError(f"lanes must divide {MX_BLOCK.size} and be less, not {lanes!r}")
         self.source = source
         self.policy = policy
         self.lanes = lanes
         self.beats = MX_BLOCK.size // lanes
-        self._beat_largest = LargestExponent(source, lanes)
-        self._tail = ScaleFromExponent(policy)
         beat = data.ArrayLayout(unsigned(source.width), lanes)
         super().__init__({"i": In(stream.Signature(beat)), "o": Out(stream.Signature(unsigned(E8M0.width)))})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.beat_largest = self._beat_largest
-        m.submodules.tail = self._tail
+        m.submodules.beat_largest = beat_largest = LargestExponent(self.source, self.lanes)
+        m.submodules.tail = tail = ScaleFromExponent(self.policy)
         beat = Signal(range(self.beats))
         last = Signal()
         so_far = Signal(FP32.exponent_bits)
         m.d.comb += last.eq(beat == self.beats - 1)
-        m.d.comb += self._beat_largest.x.eq(self.i.payload)
-        largest = larger(m, so_far, self._beat_largest.largest, name="largest")
-        m.d.comb += self._tail.largest.eq(largest)
+        m.d.comb += beat_largest.x.eq(self.i.payload)
+        largest = larger(m, so_far, beat_largest.largest, name="largest")
+        m.d.comb += tail.largest.eq(largest)
 
-        taken = register_beat(m, self.i, self.o, [self._tail.scale], when=last)
+        taken = register_beat(m, self.i, self.o, [tail.scale], when=last)
         with m.If(taken):
             m.d.sync += beat.eq(beat + 1)  # 32 / lanes is a power of two: the counter comes round by itself
             m.d.sync += so_far.eq(Mux(last, 0, largest))

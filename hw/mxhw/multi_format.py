@@ -1,6 +1,7 @@
 """Lanes whose element format is chosen at run time: one input more, one lane of each permitted format behind it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
@@ -8,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from mxhw.ldexp import Ldexp
 from mxhw.narrow import Narrow
-from mxmodel.formats import E8M0, ELEMENTS, FP32, ElementFormat, SourceFormat
+from mxmodel.formats import E8M0, ELEMENTS, FP32, SOURCES, ElementFormat, SourceFormat
 from mxmodel.rules import DequantPolicy, NarrowPolicy, PreScale
 
 __all__ = ["FORMAT_BITS", "MultiFormatLdexp", "MultiFormatNarrow", "format_number"]
@@ -32,8 +33,8 @@ class MultiFormatNarrow(wiring.Component):  # type: ignore[type-arg]  # generic 
     format : In(2): 0 FP4 E2M1, 1 FP8 E4M3, 2 FP8 E5M2
     code : Out(8): the code, zeros above an FP4 code; 0 for a format that no policy permits, and for 3
 
-    Specials are ``Narrow``'s under the selected policy. Raises TypeError as ``Narrow``; ValueError unless ``policies``
-    are at least two scaled ones of different elements.
+    Specials are ``Narrow``'s under the selected policy. Raises TypeError or ValueError unless ``source``
+    is one of ``SOURCES`` and ``policies`` are at least two scaled ones of different elements.
     """
 
     x: Signal
@@ -42,13 +43,13 @@ class MultiFormatNarrow(wiring.Component):  # type: ignore[type-arg]  # generic 
     code: Signal
 
     def __init__(self, source: SourceFormat, policies: Sequence[NarrowPolicy]) -> None:
-        lanes = [Narrow(source, policy) for policy in policies]
-        _check_elements([policy.element for policy in policies])
+        _check_policies(policies, NarrowPolicy)
+        if source not in SOURCES:
+            raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source!r}")
         if any(policy.pre_scale is PreScale.NONE for policy in policies):
             raise ValueError(f"policies must all be scaled, not {[policy.name for policy in policies]!r}")
         self.source = source
         self.policies = tuple(policies)
-        self._lanes = lanes
         widest = max(policy.element.width for policy in policies)
         super().__init__(
             {"x": In(source.width), "scale": In(E8M0.width), "format": In(FORMAT_BITS), "code": Out(widest)}
@@ -56,8 +57,8 @@ class MultiFormatNarrow(wiring.Component):  # type: ignore[type-arg]  # generic 
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        for policy, lane in zip(self.policies, self._lanes, strict=True):
-            m.submodules[policy.element.name] = lane
+        for policy in self.policies:
+            m.submodules[policy.element.name] = lane = Narrow(self.source, policy)
             m.d.comb += lane.x.eq(self.x)
             m.d.comb += lane.scale.eq(self.scale)
             with m.If(self.format == format_number(policy.element)):
@@ -75,8 +76,8 @@ class MultiFormatLdexp(wiring.Component):  # type: ignore[type-arg]  # generic i
     format : In(2): 0 FP4 E2M1, 1 FP8 E4M3, 2 FP8 E5M2
     value : Out(32), fp32 bits; 0 for a format without a policy, and for 3
 
-    Specials are ``Ldexp``'s. Raises TypeError as ``Ldexp``; ValueError unless ``policies`` are at least two, of
-    different elements.
+    Specials are ``Ldexp``'s. Raises TypeError or ValueError unless ``policies`` are at least two, of different
+    elements.
     """
 
     code: Signal
@@ -85,10 +86,8 @@ class MultiFormatLdexp(wiring.Component):  # type: ignore[type-arg]  # generic i
     value: Signal
 
     def __init__(self, policies: Sequence[DequantPolicy]) -> None:
-        lanes = [Ldexp(policy) for policy in policies]
-        _check_elements([policy.element for policy in policies])
+        _check_policies(policies, DequantPolicy)
         self.policies = tuple(policies)
-        self._lanes = lanes
         widest = max(policy.element.width for policy in policies)
         super().__init__(
             {"code": In(widest), "scale": In(E8M0.width), "format": In(FORMAT_BITS), "value": Out(FP32.width)}
@@ -96,8 +95,8 @@ class MultiFormatLdexp(wiring.Component):  # type: ignore[type-arg]  # generic i
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        for policy, lane in zip(self.policies, self._lanes, strict=True):
-            m.submodules[policy.element.name] = lane
+        for policy in self.policies:
+            m.submodules[policy.element.name] = lane = Ldexp(policy)
             m.d.comb += lane.code.eq(self.code)
             m.d.comb += lane.scale.eq(self.scale)
             with m.If(self.format == format_number(policy.element)):
@@ -105,6 +104,10 @@ class MultiFormatLdexp(wiring.Component):  # type: ignore[type-arg]  # generic i
         return m
 
 
-def _check_elements(elements: Sequence[ElementFormat]) -> None:
+def _check_policies(policies: Sequence[Any], kind: type) -> None:
+    for policy in policies:
+        if not isinstance(policy, kind):
+            raise TypeError(f"policies must each be a {kind.__name__}, not {policy!r}")
+    elements = [policy.element for policy in policies]
     if len(set(elements)) != len(elements) or len(elements) < 2:
         raise ValueError(f"policies must be of at least two different elements, not {[e.name for e in elements]!r}")

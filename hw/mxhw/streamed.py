@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from mxhw.ldexp import Ldexp
 from mxhw.narrow import Narrow
-from mxmodel.formats import E8M0, FP32, SourceFormat
+from mxmodel.formats import E8M0, FP32, SOURCES, SourceFormat
 from mxmodel.rules import DequantPolicy, NarrowPolicy, PreScale
 
 __all__ = ["StreamedLdexp", "StreamedNarrow", "check_lanes", "register_beat"]
@@ -27,7 +27,8 @@ class StreamedNarrow(wiring.Component):  # type: ignore[type-arg]  # generic in 
         has one
     o : Out(stream): an array of ``lanes`` codes, lane 0 in the lowest bits (which is L-1's packing)
 
-    Specials are ``Narrow``'s. Raises TypeError or ValueError as ``Narrow``, and unless ``lanes`` is a positive int.
+    Specials are ``Narrow``'s. Raises TypeError or ValueError unless ``source`` is one of ``SOURCES``, ``policy`` a
+    ``NarrowPolicy`` and ``lanes`` a positive int.
     """
 
     i: stream.Interface
@@ -35,10 +36,13 @@ class StreamedNarrow(wiring.Component):  # type: ignore[type-arg]  # generic in 
 
     def __init__(self, source: SourceFormat, policy: NarrowPolicy, lanes: int) -> None:
         check_lanes(lanes)
+        if not isinstance(policy, NarrowPolicy):
+            raise TypeError(f"policy must be a NarrowPolicy, not {policy!r}")
+        if source not in SOURCES:
+            raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source!r}")
         self.source = source
         self.policy = policy
         self.lanes = lanes
-        self._encoders = [Narrow(source, policy) for _ in range(lanes)]
         fields: dict[str, Any] = {"x": data.ArrayLayout(unsigned(source.width), lanes)}
         if policy.pre_scale is not PreScale.NONE:
             fields["scale"] = E8M0.width
@@ -48,12 +52,13 @@ class StreamedNarrow(wiring.Component):  # type: ignore[type-arg]  # generic in 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         beat = self.i.payload
-        for lane, encoder in enumerate(self._encoders):
+        encoders = [Narrow(self.source, self.policy) for _ in range(self.lanes)]
+        for lane, encoder in enumerate(encoders):
             m.submodules[f"lane_{lane}"] = encoder
             m.d.comb += encoder.x.eq(beat.x[lane])
             if self.policy.pre_scale is not PreScale.NONE:
                 m.d.comb += encoder.scale.eq(beat.scale)
-        register_beat(m, self.i, self.o, [encoder.code for encoder in self._encoders])
+        register_beat(m, self.i, self.o, [encoder.code for encoder in encoders])
         return m
 
 
@@ -65,8 +70,8 @@ class StreamedLdexp(wiring.Component):  # type: ignore[type-arg]  # generic in t
     i : In(stream): ``code``, an array of ``lanes`` codes, lane 0 in the lowest bits, and ``scale``, the E8M0 byte
     o : Out(stream): an array of ``lanes`` fp32 words
 
-    Specials are ``Ldexp``'s. Raises TypeError as ``Ldexp``, and TypeError or ValueError unless ``lanes`` is a positive
-    int.
+    Specials are ``Ldexp``'s. Raises TypeError or ValueError unless ``policy`` is a ``DequantPolicy`` and ``lanes`` a
+    positive int.
     """
 
     i: stream.Interface
@@ -74,9 +79,10 @@ class StreamedLdexp(wiring.Component):  # type: ignore[type-arg]  # generic in t
 
     def __init__(self, policy: DequantPolicy, lanes: int) -> None:
         check_lanes(lanes)
+        if not isinstance(policy, DequantPolicy):
+            raise TypeError(f"policy must be a DequantPolicy, not {policy!r}")
         self.policy = policy
         self.lanes = lanes
-        self._decoders = [Ldexp(policy) for _ in range(lanes)]
         codes = data.ArrayLayout(unsigned(policy.element.width), lanes)
         values = data.ArrayLayout(unsigned(FP32.width), lanes)
         super().__init__(
@@ -89,11 +95,12 @@ class StreamedLdexp(wiring.Component):  # type: ignore[type-arg]  # generic in t
     def elaborate(self, platform: object) -> Module:
         m = Module()
         beat = self.i.payload
-        for lane, decoder in enumerate(self._decoders):
+        decoders = [Ldexp(self.policy) for _ in range(self.lanes)]
+        for lane, decoder in enumerate(decoders):
             m.submodules[f"lane_{lane}"] = decoder
             m.d.comb += decoder.code.eq(beat.code[lane])
             m.d.comb += decoder.scale.eq(beat.scale)
-        register_beat(m, self.i, self.o, [decoder.value for decoder in self._decoders])
+        register_beat(m, self.i, self.o, [decoder.value for decoder in decoders])
         return m
 
 

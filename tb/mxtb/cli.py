@@ -259,7 +259,9 @@ def _rtl_output(case: Case, origin: str) -> str:
     top = Top(entries=(case.entry,))
     # Expected bits that are wrong on purpose make the scoreboard write down what it saw.
     wrong = np.array([~explain(case, {}).golden & ((1 << width) - 1)], dtype=f"uint{top.output_slot}")
-    outcome = compare(simulators.find(origin), top, case.arrays, [wrong], directory=BUILD / "explain")
+    outcome = compare(
+        simulators.find(origin), top, case.arrays, [wrong], work=BUILD / "explain" / origin, cache=BUILD / "tops"
+    )
     return outcome.first[0].got[-width:] if outcome.first else f"{int(wrong[0]):0{width}b}"
 
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
@@ -390,20 +390,31 @@ def _in_order(
     if jobs == 1:
         yield from map(work, batches)
         return
-    # Ctrl-C reaches every process of a terminal; only this one may act on it. Threads are about, so none is forked.
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    ) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:  # threads are about: nothing is forked
         under_way: deque[Future[tuple[int, _Tally]]] = deque()
         try:
             for batch in batches:
-                under_way.append(pool.submit(work, batch))
+                with _no_interrupt():
+                    under_way.append(pool.submit(work, batch))
                 if len(under_way) > 2 * jobs:
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Ctrl-C waits; a process that is started meanwhile never hears it.
+
+    It reaches every process of a terminal, and only the first may act on it: the others end when they are told.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- picking inside a stride ------------------------------------------------------------------------------------------

@@ -157,18 +157,18 @@ def compare(
     inputs: Mapping[str, NDArray[Any]],
     expected: Sequence[NDArray[Any]],
     *,
-    directory: Path,
+    work: Path,
+    cache: Path,
     waves: bool = False,
     keep_outputs: bool = False,
 ) -> Outcome:
     """Simulate ``top`` on ``inputs`` and compare every output with ``expected`` (as in ``write_plan``).
 
-    ``directory`` takes the build cache and the run's files; with ``keep_outputs`` everything that came out is kept as
-    a NumPy file of bit strings [steps]. Raises ``SimulationFault`` if the tool broke, or if not
+    ``work`` takes the run's files and is this run's own; ``cache`` keeps builds. With ``keep_outputs`` everything that
+    came out is kept as a NumPy file of bit strings [steps]. Raises ``SimulationFault`` if the tool broke, or if not
     exactly the planned comparisons were made.
     """
-    directory = directory.resolve()  # the simulator runs in a folder of its own
-    work = directory / "runs" / simulator.name / top.name
+    work = work.resolve()  # the simulator runs in a folder of its own
     cases = write_plan(work, top, inputs, expected, keep_outputs=keep_outputs)
     return compare_as_planned(
         simulator,
@@ -178,6 +178,6 @@ def compare(
         f"mxtb.{top.block.value}",
         {entry.name: cases for entry in top.entries},
         work=work,
-        cache=directory / "tops",
+        cache=cache.resolve(),
         waves=waves,
     )

@@ -4,11 +4,13 @@ Data's way: stimulus (directed, a user's tensor, random) -> golden twin -> plan 
 Tops run two at a time; the golden values of a top are worked out before its simulation starts.
 """
 
+import fcntl
 import json
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,7 +214,7 @@ def regress(
     blocks = None if data is None else tensor_blocks(data)
     counts = {s.name: DEFAULT_VECTORS[s.name] if vectors is None else vectors for s in simulators}
     drive = _Drive(seed=seed, blocks=blocks, data=data, directory=directory, waves=waves, progress=progress)
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with _alone(directory / "runs"), ThreadPoolExecutor(max_workers=jobs) as pool:
         futures = [
             pool.submit(drive.run, top, simulator, counts[simulator.name])
             for simulator in simulators
@@ -232,6 +234,18 @@ def regress(
         data=data,
         seconds=time.perf_counter() - start,
     )
+
+
+@contextmanager
+def _alone(runs: Path) -> Iterator[None]:
+    """Hold ``runs`` for one regression; BadInput if another has it, since they would write the same files."""
+    runs.mkdir(parents=True, exist_ok=True)
+    with (runs / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(f"{runs} must be free, but another regression is running in it") from None
+        yield
 
 
 def tops(entries: Sequence[Entry]) -> list[Top | StreamTop]:
@@ -255,6 +269,7 @@ class _Drive:
 
     def run(self, top: Top | StreamTop, simulator: Simulator, count: int) -> TopRun:
         label = f"{top.name} on {simulator.name}"
+        work, cache = self.directory / "runs" / simulator.name / top.name, self.directory / "tops"
         top.sources()
         self.progress(label, "emit")
         start = time.perf_counter()
@@ -262,14 +277,14 @@ class _Drive:
             beats = {entry.name: self._beats(entry, count) for entry in top.entries}
             golden_seconds = time.perf_counter() - start
             self.progress(label, "golden")
-            outcome = compare_streams(simulator, top, beats, seed=self.seed, directory=self.directory, waves=self.waves)
+            outcome = compare_streams(simulator, top, beats, seed=self.seed, work=work, cache=cache, waves=self.waves)
             failures = self._stream_failures(outcome, simulator, count)
         else:
             inputs = self._inputs(top, simulator, count)
             expected = [golden(entry, inputs) for entry in top.entries]
             golden_seconds = time.perf_counter() - start
             self.progress(label, "golden")
-            outcome = compare(simulator, top, inputs, expected, directory=self.directory, waves=self.waves)
+            outcome = compare(simulator, top, inputs, expected, work=work, cache=cache, waves=self.waves)
             failures = _lane_failures(top, outcome, inputs, simulator)
         self.progress(label, "simulate")
         return TopRun(

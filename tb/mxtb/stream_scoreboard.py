@@ -18,7 +18,7 @@ from cocotb.triggers import Timer
 
 from mxtb.scoreboard import KEPT, OUTPUTS, PLAN, RESULT
 
-__all__ = ["check_streams"]
+__all__ = ["WatchedStream", "check_streams"]
 
 _PHASE = 64
 """Cycles for which one side keeps its habit."""
@@ -31,7 +31,7 @@ _PATIENCE = 200
 
 
 @dataclass(kw_only=True)
-class _Stream:
+class WatchedStream:
     """One entry under test: what is still to go in, what must still come out."""
 
     name: str
@@ -123,7 +123,7 @@ async def check_streams(dut: Any) -> None:
             beats = [int.from_bytes(beat.tobytes(), "little") for beat in arrays["beats"]]
             expected = [int.from_bytes(beat.tobytes(), "little") for beat in arrays["expected"]]
         sides = [_habit(np.random.default_rng([plan["seed"], index, side])) for side in range(2)]
-        streams.append(_Stream(**row, beats=beats, expected=expected, valid=sides[0], ready=sides[1]))
+        streams.append(WatchedStream(**row, beats=beats, expected=expected, valid=sides[0], ready=sides[1]))
     start = time.perf_counter()
     await _run(dut, streams)
     for stream in streams:
@@ -141,7 +141,7 @@ async def check_streams(dut: Any) -> None:
     assert total == 0, f"{total} differences"
 
 
-async def _run(dut: Any, streams: list[_Stream]) -> None:
+async def _run(dut: Any, streams: list[WatchedStream]) -> None:
     owed = max(len(stream.beats) + len(stream.expected) for stream in streams)
     dut.clk.value = 0
     dut.rst.value = 1

@@ -135,17 +135,17 @@ def compare_streams(
     beats: Mapping[str, Beats],
     *,
     seed: int,
-    directory: Path,
+    work: Path,
+    cache: Path,
     waves: bool = False,
     keep_outputs: bool = False,
 ) -> Outcome:
     """Simulate ``top`` on ``beats`` (entry name -> its beats) under the stalls that ``seed`` draws; compare every beat.
 
-    ``directory`` takes the build cache and the run's files. Raises ``SimulationFault`` if the tool broke, or if not
-    exactly the planned comparisons were made; a beat that never comes is compared, and wrong.
+    ``work`` takes the run's files and is this run's own; ``cache`` keeps builds. Raises ``SimulationFault`` if the tool
+    broke, or if not exactly the planned comparisons were made; a beat that never comes is compared, and wrong.
     """
-    directory = directory.resolve()  # the simulator runs in a folder of its own
-    work = directory / "runs" / simulator.name / top.name
+    work = work.resolve()  # the simulator runs in a folder of its own
     work.mkdir(parents=True, exist_ok=True)
     rows, planned = [], {}
     for entry in top.entries:
@@ -165,6 +165,6 @@ def compare_streams(
         "mxtb.stream_scoreboard",
         planned,
         work=work,
-        cache=directory / "tops",
+        cache=cache.resolve(),
         waves=waves,
     )
