@@ -4,9 +4,25 @@ Everything here is pure integer Python. ``exponent`` is always the value's biase
 rounding: the element's own field where it is 1 or more, below that the subnormal range.
 """
 
-from mxmodel.formats import ElementFormat
+from mxmodel.formats import FP4_E2M1, FP8_E4M3, FP8_E5M2, ElementFormat
 
-__all__ = ["ExponentClasses"]
+__all__ = ["CLASS_CODES", "ROUNDING_CODES", "ExponentClasses"]
+
+CLASS_CODES: dict[ElementFormat, tuple[int, ...]] = {
+    FP4_E2M1: (0, 4, 2, 6, 7, 1, 3, 5),
+    FP8_E4M3: (4, 1, 2, 6, 0, 7, 5),
+    FP8_E5M2: (3, 5, 1, 0, 4, 2),
+}
+"""Which three bits stand for class 0, 1, 2 ... of an element; their number where nothing is said here.
+
+Any numbering is correct. These were found by ``class_code_search`` and make the encoders a fifth smaller.
+"""
+
+ROUNDING_CODES: dict[ElementFormat, tuple[int, ...]] = {
+    FP8_E4M3: (6, 4, 1, 0, 7, 2, 3, 5),
+    FP8_E5M2: (0, 3, 4, 1, 6, 5, 7, 2),
+}
+"""The same for the cases of the rounding table (``split_mux_table``)."""
 
 
 class ExponentClasses:
@@ -43,11 +59,17 @@ class ExponentClasses:
         """The trailing significand of max-normal."""
         return self.element.max_normal_code & self.element.trailing_mask
 
-    def exponent(self, low: int, within: int, upper: int) -> int:
-        """The exponent that a block has as three signals.
+    @property
+    def nan_code(self) -> int:
+        """The canonical NaN, or max-normal in an element without one."""
+        return self.element.max_normal_code if self.element.nan_code is None else self.element.nan_code
 
-        ``within``: it is one of the 2^(w + 1) exponents around the middle of the element's w-bit range; ``upper``: it is
-        in their upper half, or above them all; ``low``: its last w bits there. Outside, any exponent stands for all.
+    def exponent(self, within: int, upper: int, low: int) -> int:
+        """The exponent that an operand has as three signals.
+
+        ``within``: it is one of the 2^(w + 1) exponents around the middle of the element's w-bit range; ``upper``: it
+        is in their upper half, or above them all; ``low``: w bits, its place in the half. Outside, one exponent above
+        or below the element's reach stands for all.
         """
         middle = 1 << (self.element.exponent_bits - 1)
         if not within:
@@ -63,11 +85,11 @@ class ExponentClasses:
             return 0
         return max(0, 1 - exponent)
 
-    def keeps_exponent(self, exponent: int) -> bool:
+    def keeps(self, exponent: int) -> bool:
         """Whether the result's exponent field is ``exponent``, but for a carry; otherwise it is all ones or 0."""
         return self.class_of(exponent) == 0 or (self.class_of(exponent) == self.top and not self.top_exponent & 1)
 
-    def kept(self, trailing: int, number: int, upper: int) -> int | None:
+    def kept(self, number: int, trailing: int, upper: int) -> int | None:
         """The result's trailing significand before rounding, for a value of class ``number``."""
         if number >= self.count or (upper and 0 < number < self.flat):
             return None
@@ -89,11 +111,11 @@ class ExponentClasses:
         odd = significand >> (places + 2) & 1
         return int(rest + odd > 2 << places)
 
-    def code(self, exponent: int, trailing: int, guard: int, sticky: int) -> int:
+    def magnitude(self, exponent: int, trailing: int, guard: int, sticky: int) -> int:
         """The whole code without its sign, of a finite value."""
         number = self.class_of(exponent)
         upper = int(exponent > 0)
-        kept, rounds_up = self.kept(trailing, number, upper), self.rounds_up(number, trailing, guard, sticky)
+        kept, rounds_up = self.kept(number, trailing, upper), self.rounds_up(number, trailing, guard, sticky)
         assert kept is not None
         assert rounds_up is not None
         field = min(max(exponent, 0), self.top_exponent)

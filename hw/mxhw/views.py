@@ -1,4 +1,4 @@
-"""Bit fields of the formats as Amaranth layouts (F-1, F-3): how every block of this floor names the bits of its ports."""
+"""Bit fields of the formats as Amaranth layouts (F-1, F-3): how every block of this floor names its ports' bits."""
 
 from amaranth.lib import data
 
