@@ -63,6 +63,7 @@ def test_mutant_is_killed(mutant: dict[str, Any], root: Path, copied: Path) -> N
     again = _mxtwin(root, copied, *shlex.split(commands[0].removeprefix(REPRODUCE)))
     assert again.returncode == 1, again.stdout + again.stderr
     assert "differs" in again.stdout
+    assert mutant["entry"] in again.stdout
 
 
 @pytest.mark.parametrize("entry", sorted({mutant["entry"] for mutant in MUTANTS}))
@@ -73,5 +74,8 @@ def test_the_copy_without_a_fault_passes(entry: str, root: Path, copied: Path) -
 
 
 def test_the_mutants_are_many_and_different() -> None:
-    assert len({mutant["name"] for mutant in MUTANTS}) == len(MUTANTS) >= 3
-    assert {mutant["file"] for mutant in MUTANTS} >= {"narrow.py", "shared_exponent.py"}
+    """At least four for each block, streams among them."""
+    assert len({mutant["name"] for mutant in MUTANTS}) == len(MUTANTS)
+    for stem in ("mx_narrow", "mx_shared_exponent", "mx_ldexp"):
+        assert sum(mutant["entry"].startswith(stem) for mutant in MUTANTS) >= 4, stem
+    assert sum(mutant["entry"].endswith("_stream") for mutant in MUTANTS) >= 4
