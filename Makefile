@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Everything the targets run comes from the virtual environment; the simulators find the rest of PATH behind it.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup test regress exhaustive verilog qor record lint type clean
+.PHONY: help setup test regress exhaustive verilog qor record bench lint type clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "mxtwin: Python must have venv and ensurepip (Debian: python3-venv)" >&2; exit 2; }
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,report]'
 	@touch $@
 
 test: $(READY) ## the whole test suite
@@ -44,6 +44,9 @@ qor: $(READY) ## measure the catalogue's area; fail where it is worse than the b
 record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Verilog and their digest in CHANGELOG.md
 	$(BIN)/mxtwin qor --update
 	$(BIN)/mxtwin verilog --update-hashes
+
+bench: $(READY) ## speed of the whole-tensor functions, as ratios in one run
+	$(BIN)/python -m mxmodel.bench $(ARGS)
 
 lint: $(READY) ## ruff: style and format
 	$(BIN)/ruff check

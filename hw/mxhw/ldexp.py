@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from mxhw.views import element_layout, source_layout
 from mxmodel.formats import E8M0, FP32
-from mxmodel.rules import DequantPolicy, Scale255
+from mxmodel.rules import DequantPolicy, ElementNan, Scale255
 
 __all__ = ["Ldexp"]
 
@@ -30,7 +30,8 @@ class Ldexp(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs
     Scale 255 is 2^128, or makes every code NaN (D-3). An element NaN is 0x7FC00000, its sign dropped, and an element
     Inf stays ±Inf, at every scale (D-4).
 
-    Raises TypeError unless ``policy`` is a ``DequantPolicy``.
+    Raises TypeError unless ``policy`` is a ``DequantPolicy``; ValueError for ``ElementNan.SIGNED``, which the golden
+    twin alone has.
     """
 
     code: Signal
@@ -40,6 +41,8 @@ class Ldexp(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs
     def __init__(self, policy: DequantPolicy) -> None:
         if not isinstance(policy, DequantPolicy):
             raise TypeError(f"policy must be a DequantPolicy, not {policy!r}")
+        if policy.element_nan is not ElementNan.CANONICAL:
+            raise ValueError(f"policy.element_nan must be CANONICAL in hardware, not {policy.element_nan.name}")
         assert (E8M0.bias, E8M0.width) == (FP32.bias, FP32.exponent_bits), "the sum below needs no other correction"
         self.policy = policy
         super().__init__({"code": In(policy.element.width), "scale": In(E8M0.width), "value": Out(FP32.width)})

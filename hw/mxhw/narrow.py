@@ -10,7 +10,7 @@ from mxhw.operand import Operand, operand
 from mxhw.quotient import quotient
 from mxhw.views import element_layout, source_layout
 from mxmodel.formats import E8M0, ELEMENTS, SOURCES, SourceFormat
-from mxmodel.rules import NanCode, NarrowPolicy, PreScale, Scale255
+from mxmodel.rules import InvalidProduct, NanCode, NarrowPolicy, PreScale, Scale255
 
 __all__ = ["Narrow"]
 
@@ -30,7 +30,8 @@ class Narrow(wiring.Component):  # type: ignore[type-arg]  # generic in the stub
     code : Out(element.width), the element code
 
     Raises TypeError unless ``source`` is a ``SourceFormat`` and ``policy`` a ``NarrowPolicy``; ValueError unless
-    ``source`` is one of ``SOURCES`` and the element one of ``ELEMENTS``.
+    ``source`` is one of ``SOURCES`` and the element one of ``ELEMENTS``, and for ``NanCode.MAX_NORMAL`` and
+    ``InvalidProduct.POSITIVE``, which the golden twin alone has.
 
     How it works: the exponent decides one of a few classes (``ExponentClasses``), the class and the first bits of the
     significand decide the bits kept and whether one is added, and the addition carries into the exponent.
@@ -50,6 +51,10 @@ class Narrow(wiring.Component):  # type: ignore[type-arg]  # generic in the stub
         if policy.element not in ELEMENTS:
             names = ", ".join(element.name for element in ELEMENTS)
             raise ValueError(f"policy.element must be one of {names}, not {policy.element.name!r}")
+        if policy.nan is NanCode.MAX_NORMAL:
+            raise ValueError(f"policy.nan must be PROPAGATE or ZERO in hardware, not {policy.nan.name}")
+        if policy.invalid_product is not InvalidProduct.NEGATIVE:
+            raise ValueError(f"policy.invalid_product must be NEGATIVE in hardware, not {policy.invalid_product.name}")
         self.source = source
         self.policy = policy
         ports = {"x": In(source.width), "code": Out(policy.element.width)}

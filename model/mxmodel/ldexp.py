@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mxmodel.chunks import chunks, part_of, scratch
 from mxmodel.formats import E8M0, FP32, ElementFormat
-from mxmodel.rules import BIRSIM, DequantPolicy, RuleSet, Scale255
+from mxmodel.rules import BIRSIM, DequantPolicy, ElementNan, RuleSet, Scale255
 
 __all__ = ["ldexp", "ldexp_table"]
 
@@ -27,7 +27,7 @@ def ldexp(
     codes : uint8 array of any shape; FP4 codes are 0..15, one a byte
     scale : uint8 E8M0 bytes that broadcast against ``codes``
     element : the format of the codes
-    rules : decides what scale 255 means (D-3)
+    rules : decides what scale 255 means (D-3) and whether a NaN keeps its sign (D-4)
 
     Returns
     -------
@@ -35,8 +35,8 @@ def ldexp(
 
     Specials
     --------
-    An element NaN is 0x7FC00000, its sign dropped; an E5M2 Inf stays ±Inf (D-4). Scale 255 is 2^128, or makes every
-    code 0x7FC00000 (D-3).
+    An element NaN is 0x7FC00000, its sign dropped, or sign | 0x7FC00000 under ``ElementNan.SIGNED``; an E5M2 Inf stays
+    ±Inf (D-4). Scale 255 is 2^128, or makes every code 0x7FC00000 (D-3).
 
     Raises
     ------
@@ -74,6 +74,10 @@ def ldexp(
             where = outside & (~zero | (some_scale == E8M0.max_byte))
             each_code, each_scale = np.broadcast_arrays(some_codes, some_scale)
             some_values[where] = table[each_code[where], each_scale[where]]
+        if policy.element_nan is ElementNan.SIGNED and (nan := np.isnan(some_values)).any():
+            # Not every host's product keeps the sign of a NaN.
+            each_code, each_scale = np.broadcast_arrays(some_codes, some_scale)
+            some_values[nan] = table[each_code[nan], each_scale[nan]]
     return values
 
 
@@ -126,7 +130,8 @@ def ldexp_table(policy: DequantPolicy) -> NDArray[np.uint32]:
         bits = np.where(magnitude == element.infinity_code, sign | FP32.infinity_bits, bits)
     if element.nan_code is not None:
         first_nan = element.nan_code if element.infinity_code is None else element.infinity_code + 1
-        bits = np.where(magnitude >= first_nan, FP32.quiet_nan_bits, bits)
+        kept = sign if policy.element_nan is ElementNan.SIGNED else 0
+        bits = np.where(magnitude >= first_nan, kept | FP32.quiet_nan_bits, bits)
     if policy.scale_255 is Scale255.NAN:
         bits = np.where(scales == E8M0.max_byte, FP32.quiet_nan_bits, bits)
     table = bits.astype(np.uint32)

@@ -6,7 +6,7 @@ that name.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,11 @@ def _plain_rules(rules: RuleSet) -> dict[str, str | int]:
 
 
 def _rules_of(plain: Mapping[str, Any]) -> RuleSet:
+    """A rule set; a field that older records do not have yet keeps its default, which is what they were made under."""
     values: dict[str, Any] = {}
     for field in fields(RuleSet):
+        if field.name not in plain and field.default is not MISSING:
+            continue
         value, kind = plain[field.name], field.type
         if isinstance(kind, type) and issubclass(kind, Enum):
             values[field.name] = kind(value)

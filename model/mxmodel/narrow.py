@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mxmodel.chunks import chunks, part_of, scratch
 from mxmodel.formats import E8M0, FP32, FP64, ElementFormat, SourceFormat
-from mxmodel.rules import BIRSIM, NanCode, NarrowPolicy, Overflow, PreScale, RuleSet, Scale255
+from mxmodel.rules import BIRSIM, InvalidProduct, NanCode, NarrowPolicy, Overflow, PreScale, RuleSet, Scale255
 from mxmodel.widen import fp32_bits, source_of
 
 __all__ = ["narrow", "narrow_bits"]
@@ -49,8 +49,8 @@ def narrow(
     Specials
     --------
     The sign of zero is kept. Subnormals in and out are exact. Inf saturates to max-normal (N-2). NaN: sign | 0x7F
-    (E4M3), sign | 0x7E (E5M2) or signed zero (N-4). An invalid fp32 product (Inf x 0, 0 x -Inf) is a NaN of sign 1 on
-    every host (N-5).
+    (E4M3), sign | 0x7E (E5M2), signed zero or signed max-normal (N-4). An invalid fp32 product (Inf x 0, 0 x -Inf) is a
+    NaN whose sign is the rule set's, 1 in all the built-in ones, on every host (N-5).
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _narrow_chunk(
     codes: NDArray[np.uint8],
 ) -> None:
     if policy.pre_scale is PreScale.FP32_PRODUCT:
-        bits, scale = _resolve_product(bits, scale)
+        bits, scale = _resolve_product(bits, scale, policy.invalid_product)
     element, unsigned = policy.element, bits.dtype.type
     magnitude = scratch("narrow magnitude", bits.shape, unsigned)
     np.bitwise_and(bits, unsigned(source.magnitude_mask), out=magnitude)
@@ -118,9 +118,8 @@ def _narrow_chunk(
     rounded = _round_finite(magnitude, scale, element, source, table, codes.shape)
     if magnitude.max() >= source.infinity_bits:
         rounded[np.broadcast_to(magnitude == source.infinity_bits, codes.shape)] = table[-1]
-        propagate = overflow is Overflow.SPECIAL or policy.nan is NanCode.PROPAGATE
         nan = np.broadcast_to(magnitude > source.infinity_bits, codes.shape)
-        rounded[nan] = element.nan_code if propagate and element.nan_code is not None else 0
+        rounded[nan] = _nan_magnitude(element, NanCode.PROPAGATE if overflow is Overflow.SPECIAL else policy.nan)
     sign = np.right_shift(bits, unsigned(source.width - element.width), out=magnitude).astype(np.uint8)
     sign &= np.uint8(element.sign_bit)
     np.bitwise_or(rounded, sign, out=codes)
@@ -241,11 +240,18 @@ def _special_code(element: ElementFormat) -> int:
     return element.max_normal_code if element.nan_code is None else element.nan_code
 
 
+def _nan_magnitude(element: ElementFormat, nan: NanCode) -> int:
+    """The code, sign 0, of NaN; an element without NaN always gives zero (N-3, N-4)."""
+    if element.nan_code is None or nan is NanCode.ZERO:
+        return 0
+    return element.nan_code if nan is NanCode.PROPAGATE else element.max_normal_code
+
+
 # --- the fp32 product -------------------------------------------------------------------------------------------------
 
 
 def _resolve_product(
-    bits: NDArray[np.uint32], scale: NDArray[np.uint8]
+    bits: NDArray[np.uint32], scale: NDArray[np.uint8], invalid: InvalidProduct
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """Carry out the fp32 product where it is no power of two (N-5): scale 254 is x * +0.0, scale 255 is x * -Inf.
 
@@ -257,12 +263,16 @@ def _resolve_product(
     sign_bit = np.uint32(1 << (FP32.width - 1))
     magnitude = bits & np.uint32(FP32.magnitude_mask)
     sign = bits & sign_bit
-    by_zero = np.where(magnitude == FP32.infinity_bits, _INVALID_PRODUCT, sign)
-    by_infinity = np.where(magnitude == 0, _INVALID_PRODUCT, (sign ^ sign_bit) | np.uint32(FP32.infinity_bits))
+    nan = _INVALID_PRODUCT[invalid]
+    by_zero = np.where(magnitude == FP32.infinity_bits, nan, sign)
+    by_infinity = np.where(magnitude == 0, nan, (sign ^ sign_bit) | np.uint32(FP32.infinity_bits))
     product = np.where(scale == E8M0.max_byte, by_infinity, by_zero)
     product = np.where(magnitude > FP32.infinity_bits, bits, product)
     return np.where(odd, product, bits).astype(np.uint32), np.where(odd, _UNIT_SCALE, scale)
 
 
-_INVALID_PRODUCT = np.uint32((1 << (FP32.width - 1)) | FP32.quiet_nan_bits)
-"""The x86 default NaN, sign 1 (N-5, A): written down, so that the host is never asked."""
+_INVALID_PRODUCT = {
+    InvalidProduct.NEGATIVE: np.uint32((1 << (FP32.width - 1)) | FP32.quiet_nan_bits),
+    InvalidProduct.POSITIVE: np.uint32(FP32.quiet_nan_bits),
+}
+"""The NaN of an invalid product (N-5, A): written down, so that the host is never asked."""

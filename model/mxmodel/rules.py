@@ -18,7 +18,9 @@ __all__ = [
     "RULE_SETS",
     "BelowZero",
     "DequantPolicy",
+    "ElementNan",
     "ExponentPolicy",
+    "InvalidProduct",
     "NanCode",
     "NarrowPolicy",
     "NonFiniteBlock",
@@ -75,6 +77,27 @@ class NanCode(Enum):
     """sign | canonical NaN code."""
     ZERO = "zero"
     """Signed zero; what a format without NaN always gives (N-3)."""
+    MAX_NORMAL = "max_normal"
+    """max-normal of the same sign: an engine that tests for overflow first would take NaN for one (A; E5M2's order of
+    the two tests is not pinned). No built-in rule set has it, and no hardware here."""
+
+
+class InvalidProduct(Enum):
+    """The sign of the NaN that an invalid fp32 product is: ±Inf x 0, ±0 x -Inf (N-5, A)."""
+
+    NEGATIVE = "negative"
+    """Sign 1, the x86 default NaN."""
+    POSITIVE = "positive"
+    """Sign 0, as other hosts have it. No hardware here."""
+
+
+class ElementNan(Enum):
+    """The sign of what an element NaN becomes in fp32 (D-4, A). A NaN made by scale 255 has no sign to keep (D-3)."""
+
+    CANONICAL = "canonical"
+    """0x7FC00000: the sign is dropped."""
+    SIGNED = "signed"
+    """sign | 0x7FC00000. No hardware here."""
 
 
 class Overflow(Enum):
@@ -126,12 +149,14 @@ class NarrowPolicy:
     nan : N-4; always ZERO for an element without NaN
     pre_scale : N-5
     scale_255 : N-6; POWER unless there is a scale
+    invalid_product : N-5; NEGATIVE unless the pre-scale is the fp32 product
     """
 
     element: ElementFormat
     nan: NanCode
     pre_scale: PreScale
     scale_255: Scale255
+    invalid_product: InvalidProduct = InvalidProduct.NEGATIVE
 
     @property
     def name(self) -> str:
@@ -143,6 +168,8 @@ class NarrowPolicy:
             parts += ["scaled", self.pre_scale.value]
         if self.scale_255 is Scale255.NAN:
             parts.append("nan255")
+        if self.invalid_product is not InvalidProduct.NEGATIVE:
+            parts += ["invalid", self.invalid_product.value]
         return "_".join(parts)
 
 
@@ -154,15 +181,18 @@ class DequantPolicy:
     ----------
     element : the format of the codes
     scale_255 : D-3
+    element_nan : D-4; CANONICAL for an element without NaN
     """
 
     element: ElementFormat
     scale_255: Scale255
+    element_nan: ElementNan = ElementNan.CANONICAL
 
     @property
     def name(self) -> str:
         """A name that tells this policy from every other, fit for a Verilog identifier."""
-        return f"{self.element.name}_{self.scale_255.value}255"
+        name = f"{self.element.name}_{self.scale_255.value}255"
+        return name if self.element_nan is ElementNan.CANONICAL else f"{name}_nan_{self.element_nan.value}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +208,8 @@ class RuleSet:
     narrow_scale_255 : scale 255 on the way in (N-6)
     dequant_scale_255 : scale 255 on the way out (D-3)
     quantize_to_fp4 : whether ``quantize_mx`` may write FP4 (N-7)
+    invalid_product : the sign of an invalid fp32 product (N-5); without effect where ``pre_scale`` is EXACT
+    element_nan : the sign of an element NaN on the way out (D-4)
     """
 
     name: str
@@ -190,6 +222,8 @@ class RuleSet:
     narrow_scale_255: Scale255
     dequant_scale_255: Scale255
     quantize_to_fp4: QuantizeToFp4
+    invalid_product: InvalidProduct = InvalidProduct.NEGATIVE
+    element_nan: ElementNan = ElementNan.CANONICAL
 
     def __post_init__(self) -> None:
         if self.pre_scale is PreScale.NONE:
@@ -210,16 +244,22 @@ class RuleSet:
 
     def narrow_policy(self, element: ElementFormat, *, scaled: bool) -> NarrowPolicy:
         """The part of these rules that ``narrow`` sees for ``element``, with or without a live scale (N-1..N-6)."""
+        pre_scale = self.pre_scale if scaled else PreScale.NONE
         return NarrowPolicy(
             element=element,
             nan=self.nan if element.has_nan else NanCode.ZERO,
-            pre_scale=self.pre_scale if scaled else PreScale.NONE,
+            pre_scale=pre_scale,
             scale_255=self.narrow_scale_255 if scaled else Scale255.POWER,
+            invalid_product=self.invalid_product if pre_scale is PreScale.FP32_PRODUCT else InvalidProduct.NEGATIVE,
         )
 
     def dequant_policy(self, element: ElementFormat) -> DequantPolicy:
-        """The part of these rules that ``ldexp`` sees for ``element`` (D-3)."""
-        return DequantPolicy(element=element, scale_255=self.dequant_scale_255)
+        """The part of these rules that ``ldexp`` sees for ``element`` (D-3, D-4)."""
+        return DequantPolicy(
+            element=element,
+            scale_255=self.dequant_scale_255,
+            element_nan=self.element_nan if element.has_nan else ElementNan.CANONICAL,
+        )
 
     def writes(self, element: ElementFormat) -> bool:
         """Whether the whole-block quantise operation may write ``element`` under these rules (N-7)."""

