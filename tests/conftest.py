@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mxmodel.bad_input import BadInput
-from mxtb import simulators
+from mxtb import cli, simulators
 from mxtb.simulators import Simulator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,3 +40,19 @@ def clean_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty directory as the whole PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def mxtwin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Run a command line in an empty directory: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["mxtwin", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        output = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, output.out, output.err
+
+    return run

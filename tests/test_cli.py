@@ -8,23 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mxtb import cli, simulators
-
-
-@pytest.fixture
-def mxtwin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Run a command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["mxtwin", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
+from mxtb import simulators
 
 
 def _refused(result: tuple[int, str, str], *wanted: str) -> None:

@@ -15,25 +15,9 @@ from mxmodel.formats import BF16, ELEMENTS, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, 
 from mxmodel.narrow import narrow
 from mxmodel.rules import BIRSIM, DEVICE, NKI_SIM, OCP, RULE_SETS
 from mxmodel.shared_exponent import shared_exponent
-from mxtb import cli, rtl_blocks, simulators
+from mxtb import rtl_blocks, simulators
 
 NOT_VERIFIED = "// NOT in the verified catalogue"
-
-
-@pytest.fixture
-def mxtwin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Run a command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["mxtwin", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
 
 
 def _names(entries: tuple[Entry, ...]) -> tuple[list[str], list[str]]:

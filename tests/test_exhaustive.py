@@ -39,21 +39,6 @@ def fp32_pattern(value: float) -> int:
 
 
 @pytest.fixture
-def mxtwin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    """Run a command line: (exit code, standard output, standard error)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["mxtwin", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
-
-
-@pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """Flip the lowest code bit of given fp32 patterns, deep in the golden ``narrow``."""
     real = mxmodel.narrow._narrow_chunk

@@ -21,7 +21,6 @@ from mxhw.peer_figures import GOALS, goal_of
 from mxhw.qor import Qor, figures_of, measure
 from mxhw.scale_rule_cost import exact_counterpart
 from mxmodel.rules import PreScale
-from mxtb import cli
 
 SMALL = "mx_narrow_fp32_fp4_e2m1"
 """An entry of a dozen LUTs, measured in half a second."""
@@ -80,22 +79,6 @@ class Nested(wiring.Component):  # type: ignore[type-arg]
         m.submodules.high = high = AllOf(6, parity=True)
         m.d.comb += [low.x.eq(self.x[:6]), high.x.eq(self.x[6:]), self.y.eq(low.y & high.y)]
         return m
-
-
-@pytest.fixture
-def mxtwin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Run a command line in an empty directory: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["mxtwin", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, output.out, output.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,7 @@ def qor(
         raise typer.BadParameter(
             "--check and --update must not be given together: one reads the baseline, one writes it"
         )
-    entries = _entries(block, element, rules, entry)
+    entries = entries_of(block, element, rules, entry)
     try:
         version = yosys_version()
         file = area_baseline.COMMITTED if baseline is None else baseline
@@ -188,9 +188,10 @@ def qor(
         raise typer.Exit(1)
 
 
-def _entries(
+def entries_of(
     block: list[Block] | None, element: list[str] | None, rules: list[str] | None, names: list[str] | None
 ) -> tuple[Entry, ...]:
+    """The catalogue entries that a user's words name; typer.BadParameter, in one line, where they name none."""
     try:
         chosen = select(
             blocks=tuple(block or ()),

@@ -26,7 +26,7 @@ from typer.exceptions import TyperException
 
 import mxhw.cli
 import mxmodel.cli
-from mxhw.catalog import Block, Entry, Form, find, policy_of, select
+from mxhw.catalog import Block, Entry, Form, find, policy_of
 from mxmodel.bad_input import BadInput
 from mxmodel.formats import ELEMENTS, MX_BLOCK, element_format, source_format
 from mxmodel.rules import BIRSIM, rule_set
@@ -100,7 +100,7 @@ def regress_command(
 ) -> None:
     """Simulate the catalogue's Verilog and compare it with the golden twin, bit for bit."""
     chosen_simulators = [simulators.find(name.value) for name in sim or [SimulatorName(simulators.NAMES[0])]]
-    entries = _entries(block, element, rules, entry)
+    entries = mxhw.cli.entries_of(block, element, rules, entry)
     total = len(chosen_simulators) * len(tops(entries)) * len(STAGES)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -129,24 +129,6 @@ def regress_command(
 def _console() -> Console:
     """Standard output; wide where it is a file or a pipe, so that no table is folded there."""
     return Console() if sys.stdout.isatty() else Console(width=max(132, int(os.environ.get("COLUMNS", "0"))))
-
-
-def _entries(
-    block: list[Block] | None, element: list[str] | None, rules: list[str] | None, entry: list[str] | None
-) -> tuple[Entry, ...]:
-    try:
-        chosen = select(
-            blocks=tuple(block or ()),
-            elements=tuple(element_format(name) for name in element or ()),
-            rules=tuple(rule_set(name) for name in rules or ()),
-        )
-        named = [find(name) for name in entry or ()]
-    except ValueError as error:
-        raise BadInput(str(error)) from None
-    chosen = tuple(one for one in chosen if not named or one in named)
-    if not chosen:
-        raise BadInput("the selection must name at least one entry of the catalogue, but matches none")
-    return chosen
 
 
 def _print_regression(result: Regression, report: Path) -> None:
