@@ -20,14 +20,20 @@ __all__ = ["golden", "of_tensor", "stimulus"]
 _ELEMENTS_PER_CASE = 4
 """A random block costs the simulator about as much as this many single values, so so many fewer are drawn."""
 
+_LANE_STRIDE = 8
+"""One lane in so many takes an exponent alone in a run that is not thorough."""
+
 
 def stimulus(
     entries: Sequence[Entry], count: int, rng: np.random.Generator, *, thorough: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Every exponent alone in every lane, specials in every lane, then ``count`` / 4 random blocks."""
+    """Every exponent alone in every lane, specials in all lanes, then ``count`` / 4 random blocks.
+
+    Unless ``thorough``, an exponent is put into four of the lanes, other ones for each.
+    """
     source = entries[0].source
     assert source is not None, "the unit has a source"
-    return {"x": blocks(source, count // _ELEMENTS_PER_CASE, rng)}
+    return {"x": blocks(source, count // _ELEMENTS_PER_CASE, rng, lane_stride=1 if thorough else _LANE_STRIDE)}
 
 
 def of_tensor(entries: Sequence[Entry], blocks: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:

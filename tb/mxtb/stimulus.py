@@ -178,24 +178,29 @@ def codes_and_scales(width: int, count: int, rng: np.random.Generator) -> tuple[
     return codes, rng.integers(0, 1 << E8M0.width, size=count, dtype=np.uint8)
 
 
-def blocks(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:
-    """Blocks [cases, 32]: every exponent alone in every lane, specials in every lane, then ``count`` random ones."""
+def blocks(source: SourceFormat, count: int, rng: np.random.Generator, *, lane_stride: int = 1) -> Bits:
+    """Blocks [cases, 32]: every exponent alone in its lanes, specials in all lanes, then ``count`` random ones.
+
+    An exponent is put into every ``lane_stride``-th lane, beginning at another one for each exponent, so that all lanes
+    see an exponent of every size.
+    """
     size = MX_BLOCK.size
     dtype = _bits_dtype(source)
-    fields = np.arange(source.max_biased_exponent + 1, dtype=np.int64)
-    lanes = np.arange(size)
+    field = np.repeat(np.arange(source.max_biased_exponent + 1, dtype=np.int64), size // lane_stride)
+    place = np.arange(field.size)
+    lane = (place * lane_stride + field) % size
     # One lane holds the exponent, the others anything smaller: the maximum must come from that lane.
-    alone = np.zeros((fields.size, size, size), dtype=np.int64)
-    below = rng.integers(0, 1 << 30, size=alone.shape) % np.maximum(fields, 1)[:, None, None]
-    alone[...] = below << source.trailing_bits | rng.integers(0, source.trailing_mask + 1, size=alone.shape)
-    trailing = rng.integers(0, source.trailing_mask + 1, size=(fields.size, size))
-    alone[:, lanes, lanes] = fields[:, None] << source.trailing_bits | trailing
-    alone |= rng.integers(0, 2, size=alone.shape) << (source.width - 1)
+    shape = (field.size, size)
+    below = rng.integers(0, 1 << 30, size=shape) % np.maximum(field, 1)[:, None]
+    alone = below << source.trailing_bits | rng.integers(0, source.trailing_mask + 1, size=shape)
+    trailing = rng.integers(0, source.trailing_mask + 1, size=field.size)
+    alone[place, lane] = field << source.trailing_bits | trailing
+    alone |= rng.integers(0, 2, size=shape) << (source.width - 1)
     special = specials(source)
     same = np.repeat(special[:, None], size, axis=1)
-    one = np.full((special.size, size), 0, dtype=dtype)
+    one = np.zeros((special.size, size), dtype=dtype)
     one[np.arange(special.size), np.arange(special.size) % size] = special
-    return np.concatenate([alone.reshape(-1, size).astype(dtype), same, one, random_blocks(source, count, rng)])
+    return np.concatenate([alone.astype(dtype), same, one, random_blocks(source, count, rng)])
 
 
 def random_blocks(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:
