@@ -14,26 +14,6 @@ from mxhw.catalog import CATALOG, find
 from mxhw.emit import description, emit, write
 from mxtb import simulators
 
-TOP = """\
-// A hand-written top: one block of 32 values in, its scale byte and the code of the first value out.
-module my_quantiser (
-  input  [1023:0] block,
-  output [7:0]    scale,
-  output [7:0]    first_code
-);
-  mx_shared_exponent_fp32_minus8_clamp_to_one exponent (
-    .x(block),
-    .scale(scale)
-  );
-
-  mx_narrow_fp32_fp8_e4m3_zero_scaled_fp32_product encoder (
-    .x(block[31:0]),
-    .scale(scale),
-    .code(first_code)
-  );
-endmodule
-"""
-
 
 @pytest.fixture(scope="module")
 def emitted(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
@@ -150,12 +130,12 @@ def test_yosys_synthesises_all_of_it(emitted: list[Path]) -> None:
     )
 
 
-def test_a_hand_written_top_compiles(emitted: list[Path], tmp_path: Path) -> None:
+def test_a_hand_written_top_compiles(emitted: list[Path], root: Path, tmp_path: Path) -> None:
     """Twenty lines of a user's Verilog around two modules, through Verilator and, where there is one, Icarus."""
-    assert len(TOP.splitlines()) <= 20
-    top = tmp_path / "my_quantiser.v"
-    top.write_text(TOP)
-    used = [file for file in emitted if f" {file.stem} " in TOP]
+    top = root / "examples" / "my_quantiser.v"
+    text = top.read_text()
+    assert len(text.splitlines()) <= 20
+    used = [file for file in emitted if f" {file.stem} " in text]
     assert len(used) == 2
     commands = []
     for simulator in simulators.installed():

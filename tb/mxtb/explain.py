@@ -176,6 +176,11 @@ def explain(case: Case, rtl: Mapping[str, str]) -> Explanation:
     )
 
 
+_NAN_BECOMES = {
+    NanCode.PROPAGATE: "sign | the NaN code",
+    NanCode.ZERO: "signed zero",
+    NanCode.MAX_NORMAL: "max-normal, as an overflow does",
+}
 Story = tuple[list[tuple[str, str]], list[str]]
 
 
@@ -194,8 +199,7 @@ def _narrow_story(case: Case, policy: NarrowPolicy) -> Story:
         lines.append(("rule", "scale 255 makes every code 0"))
         return lines, [*clauses, "N-6"]
     if magnitude > source.infinity_bits:
-        kept = policy.nan is NanCode.PROPAGATE
-        lines.append(("rule", f"NaN becomes {'sign | the NaN code' if kept else 'signed zero'}"))
+        lines.append(("rule", f"NaN becomes {_NAN_BECOMES[policy.nan]}"))
         return lines, [*clauses, "N-4" if element.has_nan else "N-3"]
     if policy.pre_scale is PreScale.FP32_PRODUCT and scale is not None and scale >= E8M0.max_byte - 1:
         factor = "-Inf" if scale == E8M0.max_byte else "+0.0"
