@@ -81,7 +81,7 @@ def test_missing_comparisons_are_a_fault(
     """A scoreboard that did fewer comparisons than planned cannot pass."""
     inputs = _inputs(small_top)
     real = lanes.write_plan
-    monkeypatch.setattr(lanes, "write_plan", lambda *arguments: real(*arguments) + 1)
+    monkeypatch.setattr(lanes, "write_plan", lambda *arguments, **options: real(*arguments, **options) + 1)
     with pytest.raises(SimulationFault, match="1001 comparisons were planned, 1000 were made"):
         compare(
             icarus, small_top, inputs, [golden(small_top.entries[0], inputs)], work=tmp_path / "run", cache=tmp_path
