@@ -74,7 +74,7 @@ def test_no_waiver_is_idle(emitted: list[Path], root: Path) -> None:
     """Each waived rule really fires somewhere, so that the list cannot outlive its reasons."""
     verilator = simulators.find("verilator")
     fired = ""
-    for file in emitted:
+    for file in emitted[:: len(emitted) // 8] + emitted[-1:]:  # of every kind one; the last is a stream
         done = subprocess.run(
             [str(verilator.executable), "--lint-only", "-Wall", str(file)],
             capture_output=True,
