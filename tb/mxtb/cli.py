@@ -128,7 +128,7 @@ def regress_command(
 
 def _console() -> Console:
     """Standard output; wide where it is a file or a pipe, so that no table is folded there."""
-    return Console() if sys.stdout.isatty() else Console(width=max(144, int(os.environ.get("COLUMNS", "0"))))
+    return Console() if sys.stdout.isatty() else Console(width=max(132, int(os.environ.get("COLUMNS", "0"))))
 
 
 def _print_regression(result: Regression, report: Path) -> None:
