@@ -6,7 +6,7 @@ partitions of the contraction by 128 stationary columns by one PSUM bank of movi
 the machine's row and column groups, change no value (M-7).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxmodel.accumulation import DST_DTYPES, Accumulation, accumulate, psum_add, psum_write
-from mxmodel.formats import FP32, MX_BLOCK, SourceFormat
+from mxmodel.formats import FP32, MX_BLOCK, ElementFormat, SourceFormat
 from mxmodel.layout import LANES, RowOrder, TagOrder, deinterleave, interleave, unpack_tags
 from mxmodel.ldexp import ldexp
 from mxmodel.quantize import MxTensor
+from mxmodel.rules import RuleSet
 from mxmodel.widen import fp32_bits, source_of
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "PE_ROWS",
     "PSUM_BANK_BYTES",
     "Accumulation",
+    "DequantLane",
     "DoubleRowLayout",
     "LoneFloat32r",
     "PerfMode",
@@ -107,6 +109,9 @@ class TagBase(Enum):
     """Stationary partition k chooses among moving partitions 4 (k >> 2) .. 4 (k >> 2) + 3."""
 
 
+DequantLane = Callable[[NDArray[np.uint8], NDArray[np.uint8], ElementFormat, RuleSet], NDArray[np.float32]]
+"""``ldexp``, or a twin of it."""
+
 _MESSAGE_OF = {
     "stationary": "Invalid weights data type for matmult",
     "moving": "Invalid ifmap data type for matmult",
@@ -129,6 +134,7 @@ def matmul_mx(
     accumulation: Accumulation = Accumulation.SEQUENTIAL,
     dst: SourceFormat = FP32,
     row_order: RowOrder = RowOrder.PARTITION_MAJOR,
+    lane: DequantLane = ldexp,
 ) -> NDArray[Any]:
     """out[i, j] = sum over p, q of S[p, 4i + q] * M[p, 4j + q] of the dequantised operands (M-3; S0 §3).
 
@@ -139,6 +145,7 @@ def matmul_mx(
     accumulation : M-4
     dst : FP32 or BF16, the format of a PSUM cell (P-1)
     row_order : of the contraction index k; decides only the order of SEQUENTIAL sums (L-6)
+    lane : what dequantises; another twin of ``ldexp`` may take its place
 
     Returns
     -------
@@ -164,13 +171,15 @@ def matmul_mx(
             f"not {moving.shape[0]}"
         )
     operands = (
-        (_contraction_rows(stationary, rows, row_order), _contraction_rows(moving, rows, row_order))
+        (_contraction_rows(stationary, rows, row_order, lane), _contraction_rows(moving, rows, row_order, lane))
         for rows in _instructions(stationary.shape[0])
     )
     return _sum_instructions(operands, accumulation, dst)
 
 
-def _contraction_rows(tensor: MxTensor, partitions: slice, row_order: RowOrder) -> NDArray[np.float32]:
+def _contraction_rows(
+    tensor: MxTensor, partitions: slice, row_order: RowOrder, lane: DequantLane
+) -> NDArray[np.float32]:
     """The values of those partitions, [4P, W]: D-1, then L-6.
 
     De-interleaving the codes first moves a quarter of the bytes, and makes a block 32 rows of one column.
@@ -178,7 +187,7 @@ def _contraction_rows(tensor: MxTensor, partitions: slice, row_order: RowOrder) 
     codes = deinterleave(tensor.codes[partitions], LANES)
     scale = tensor.scale[partitions.start // MX_BLOCK.rows : partitions.stop // MX_BLOCK.rows, np.newaxis, :]
     blocks = codes.reshape(scale.shape[0], MX_BLOCK.size, codes.shape[1])
-    values = ldexp(blocks, scale, tensor.element, tensor.rules).reshape(codes.shape)
+    values = lane(blocks, scale, tensor.element, tensor.rules).reshape(codes.shape)
     if row_order is RowOrder.PARTITION_MAJOR:
         return values
     return deinterleave(interleave(values, LANES), LANES, order=row_order)

@@ -1,0 +1,179 @@
+"""Where an operand lies: memory, partitions, and a pattern of steps inside each partition (S4 §1).
+
+An access pattern is what instructions carry, what legality rules count and what memories read and write.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property, reduce
+from math import prod
+
+import numpy as np
+
+from mxmodel.formats import MX_BLOCK, BirDtype
+from mxmodel.layout import QUADRANT_PARTITIONS, SCALE_ROWS
+from mxmodel.rules import NKI_SIM, RuleSet
+
+__all__ = ["AccessPattern", "Space"]
+
+
+class Space(Enum):
+    """The memories of a core."""
+
+    SBUF = "sbuf"
+    PSUM = "psum"
+    DRAM = "dram"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessPattern:
+    """One operand of an instruction.
+
+    Attributes
+    ----------
+    space : the memory
+    dtype : of a container; four logical elements of an x4 dtype share one (F-5)
+    start_partition : the first partition touched. The seeds have it as base byte offset / first stride; it is that
+        quotient. 0 in DRAM, which has no partitions.
+    partitions : how many partitions are touched, one after the other
+    offset : bytes from the beginning of a partition (of DRAM) to the first container
+    pattern : (step, num) for each dimension inside a partition, slowest first, steps in containers; a step of 0 reads
+        the same container again
+    partition_step : bytes from one row to the next; of DRAM only
+    rows : the rows to take instead, in any order: an operand of integers (M-7; a gathered stationary only)
+    partition_pattern : (step, num) of partitions in place of consecutive ones; made by ``scale_rows`` only
+
+    Raises
+    ------
+    TypeError or ValueError for an attribute that cannot be, whatever the memory's size: memories check that
+    """
+
+    space: Space
+    dtype: BirDtype
+    partitions: int
+    pattern: tuple[tuple[int, int], ...]
+    start_partition: int = 0
+    offset: int = 0
+    partition_step: int | None = None
+    rows: "AccessPattern | None" = None
+    partition_pattern: tuple[tuple[int, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.space, Space):
+            raise TypeError(f"space must be a Space, not {self.space!r}")
+        if not isinstance(self.dtype, BirDtype):
+            raise TypeError(f"dtype must be a BirDtype, not {self.dtype!r}")
+        for name, least in (("partitions", 1), ("start_partition", 0), ("offset", 0)):
+            _check_count(name, getattr(self, name), least)
+        if not isinstance(self.pattern, tuple) or not self.pattern:
+            raise TypeError(f"pattern must be a tuple of (step, num), not {self.pattern!r}")
+        for dimension in self.pattern:
+            if not isinstance(dimension, tuple) or len(dimension) != 2:
+                raise TypeError(f"pattern must be a tuple of (step, num), not {self.pattern!r}")
+            _check_count("pattern step", dimension[0], 0)
+            _check_count("pattern num", dimension[1], 1)
+        if (self.partition_step is None) is (self.space is Space.DRAM):
+            wanted = "given in bytes for DRAM" if self.space is Space.DRAM else f"None for {self.space.value}"
+            raise ValueError(f"partition_step must be {wanted}, not {self.partition_step!r}")
+        if self.partition_step is not None:
+            _check_count("partition_step", self.partition_step, 0)
+            if self.start_partition:
+                raise ValueError(f"start_partition must be 0 for DRAM, not {self.start_partition!r}")
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """[partitions, num, ...] in containers."""
+        return (self.partitions, *(num for _, num in self.pattern))
+
+    @cached_property
+    def containers_per_partition(self) -> int:
+        return prod(num for _, num in self.pattern)
+
+    @cached_property
+    def elements_per_partition(self) -> int:
+        """The logical count that every legality rule speaks of: four for each x4 container (F-5)."""
+        return self.containers_per_partition * self.dtype.elements_per_container
+
+    @cached_property
+    def end_offset(self) -> int:
+        """Bytes from the beginning of a partition to just past the last container touched."""
+        return self.offset + (sum(step * (num - 1) for step, num in self.pattern) + 1) * self.dtype.size
+
+    @cached_property
+    def last_partition(self) -> int:
+        pattern = self.partition_pattern or ((1, self.partitions),)
+        return self.start_partition + sum(step * (num - 1) for step, num in pattern)
+
+    @property
+    def quadrant(self) -> int:
+        """Of the first partition: 32 partitions are one (S4 §3)."""
+        return self.start_partition // QUADRANT_PARTITIONS
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether some byte is named twice, so that the operand can be read but not written."""
+        if self.rows is not None:
+            return True
+        if self.partition_step is None:
+            return _collide(self.pattern)
+        if self.partition_step >= self.end_offset - self.offset or self.partitions == 1:
+            return _collide(self.pattern)
+        step, rest = divmod(self.partition_step, self.dtype.size)
+        return bool(rest) or _collide((*self.pattern, (step, self.partitions)))
+
+    def scale_rows(self, partitions: int, rules: RuleSet) -> "AccessPattern":
+        """The scale rows that data on ``partitions`` partitions owns, as an operand of exactly those (L-2, L-3).
+
+        Scattered, row i sits at the start partition + (i & 3) + 32 (i >> 2); this operand must reach that far. Compact
+        scales, one row for each 8 partitions, are the same thing for data on up to 32 partitions. Under ``NKI_SIM``
+        they may be compact for any data, and are so unless there is a partition for each of the data's (S1 §5.2).
+
+        Raises ValueError where the rows are not in reach.
+        """
+        count = partitions // MX_BLOCK.rows
+        if rules == NKI_SIM and self.partitions != partitions:
+            if self.partitions != count:
+                raise ValueError(
+                    f"scales must be on {partitions} partitions or {count}, not {self.partitions} (L-3, S1 §5.2)"
+                )
+            return self
+        if count <= SCALE_ROWS:
+            if self.partitions < count:
+                raise ValueError(f"scales must be on at least {count} partitions, not {self.partitions} (L-3)")
+            return replace(self, partitions=count)
+        quadrants, rest = divmod(count, SCALE_ROWS)
+        if rest:
+            raise ValueError(
+                f"scales must belong to data on whole quadrants of {QUADRANT_PARTITIONS} partitions, not {partitions}"
+            )
+        span = QUADRANT_PARTITIONS * (quadrants - 1) + SCALE_ROWS
+        if self.partitions < span:
+            raise ValueError(
+                f"scales of data on {partitions} partitions must be scattered over at least {span}, not on "
+                f"{self.partitions} (L-3)"
+            )
+        pattern = ((QUADRANT_PARTITIONS, quadrants), (1, SCALE_ROWS))
+        return replace(self, partitions=count, partition_pattern=pattern)
+
+    def __str__(self) -> str:
+        place = f"partitions {self.start_partition}..{self.last_partition}, " if self.space is not Space.DRAM else ""
+        dims = " x ".join(f"{num} by {step}" for step, num in self.pattern)
+        return f"{self.space.value} {place}byte {self.offset}, {dims} {self.dtype.name}"
+
+
+def _collide(dimensions: tuple[tuple[int, int], ...]) -> bool:
+    """Whether two indices of such (step, num) dimensions come to the same place."""
+    reach = 0
+    for step, num in sorted(dimension for dimension in dimensions if dimension[1] > 1):
+        if step <= reach:  # perhaps: the dimensions are woven into one another
+            places = reduce(np.add.outer, (step * np.arange(num) for step, num in dimensions), np.zeros((), np.int64))
+            return np.unique(places).size < places.size
+        reach += step * (num - 1)
+    return False
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, not {value!r}")
