@@ -58,7 +58,7 @@ def reduced(operator: Operator, start: NDArray[np.float32], values: NDArray[np.f
 
 
 def activated(function: ActivationFunction, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """function(values), float32. A sigmoid is worked out in float64 and rounded once; the hardware's is not known (A)."""
+    """function(values), float32. A sigmoid is worked out in float64 and rounded once: hardware's is not known (A)."""
     if function is ActivationFunction.IDENTITY:
         return values
     with np.errstate(all="ignore"):
