@@ -55,7 +55,12 @@ class Bench:
         self._tensors[f"t{len(self._tensors)}"] = ProgramTensor(place=pattern, contents=contents)
         return pattern
 
-    def run(self, *instructions: Instruction, verification: Verification = Verification.FIRST) -> "Bench":
+    def run(
+        self,
+        *instructions: Instruction,
+        verification: Verification = Verification.FIRST,
+        schedule: int | None = None,
+    ) -> "Bench":
         program = Program(
             instructions=instructions,
             tensors=self._tensors,
@@ -64,7 +69,7 @@ class Bench:
             name="test",
         )
         self._tensors = {}
-        self.core.run(program, verification=verification)
+        self.core.run(program, verification=verification, schedule=schedule)
         return self
 
     def read(self, pattern: AccessPattern) -> NDArray[Any]:

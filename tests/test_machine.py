@@ -1,13 +1,18 @@
 """The machine's instructions, with values worked out by hand (contracts P, M, Q, F)."""
 
+import itertools
+import json
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from places import Bench, in_dram, in_psum, in_sbuf
+from places import Bench, in_dram, in_psum, in_sbuf, place
 
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.isa import (
+    INSTRUCTIONS,
     AccumulationKind,
     Activate,
     ActivationFunction,
@@ -15,6 +20,7 @@ from mxmodel.isa import (
     Elementwise,
     Engine,
     FirstWrite,
+    Instruction,
     Load,
     Matmult,
     MatmultSparse,
@@ -30,9 +36,11 @@ from mxmodel.isa import (
 from mxmodel.layout import pack_tags
 from mxmodel.machine_options import AutoPsumAccumulate, Key19, MachineOptions, SecondRead
 from mxmodel.memory import Generation, Uninitialised
-from mxmodel.neuron_core import ExecutionFault
+from mxmodel.neuron_core import ExecutionFault, NeuronCore
 from mxmodel.pe_array import DoubleRowLayout, PerfMode
+from mxmodel.program import Program
 from mxmodel.rules import NKI_SIM
+from mxmodel.trace import Trace, TraceKind
 
 START, BODY, IDLE = int(PsumFlag.START), int(PsumFlag.ACCUMULATE), int(PsumFlag.NONE)
 
@@ -611,3 +619,148 @@ def test_q1_faults() -> None:
         bench.run(Memset(dst=in_sbuf("uint8", 1, 1), value=0.0, engine=Engine.SP))
     with pytest.raises(ExecutionFault, match="engine PE must know the instruction, which is memset"):
         bench.run(Memset(dst=in_sbuf("uint8", 1, 1), value=0.0, engine=Engine.PE))
+
+
+# --- the machine as a whole -------------------------------------------------------------------------------------------
+
+
+def test_every_instruction_has_one_visit_method() -> None:
+    """Of exactly one engine, and no engine has another visit."""
+    core = NeuronCore()
+    owners = [(record, engine) for engine in core.engines.values() for record in engine.visits]
+    assert sorted(record.mnemonic for record, _ in owners) == sorted(INSTRUCTIONS)
+    for record, engine in owners:
+        assert record.__dataclass_fields__["engine"].default == engine.code, record
+        assert engine.visits[record].__name__.startswith("visit_")
+    methods = [name for engine in core.engines.values() for name in dir(engine) if name.startswith("visit_")]
+    assert len(methods) == len(INSTRUCTIONS)
+    assert len(core.engines) == 5, "four engines and the DMA queue"
+
+
+def hazards(bench: Bench, steps: int) -> list[Instruction]:
+    """A chain in which every instruction reads what the one before wrote, on four engines and the DMA queue."""
+    bench.hold(in_dram("float32", 2, 3), [[1, 2, 3], [-4, 8, -2]])
+    tile, other, column = in_sbuf("float32", 2, 3), in_sbuf("float32", 2, 3, at=64), in_sbuf("float32", 2, 1, at=128)
+    square, product = in_sbuf("float32", 2, 2, at=192), in_psum("float32", 2, 3)
+    bench.hold(square, [[0.5, 1.0], [-1.0, 0.25]])
+    chain: list[Instruction] = [Load(src=in_dram("float32", 2, 3), dst=tile)]
+    for step in range(steps):
+        chain += [
+            Matmult(stationary=square, moving=tile, dst=product, flags=START if step % 3 else IDLE),
+            Copy(src=product, dst=other),
+            Activate(src=other, kind=AccumulationKind.ZERO_ACCUMULATE, operator=Operator.ADD, scale=0.25),
+            ReadActivationAccumulator(dst=column),
+            Elementwise(src=other, operand=column, dst=tile, operator=Operator.ADD),
+            Memset(dst=other, value=float(step)),
+            Elementwise(src=tile, operand=other, dst=tile, operator=Operator.MAX),
+            Store(src=tile, dst=in_dram("float32", 2, 3)),
+            Load(src=in_dram("float32", 2, 3), dst=other),
+            Elementwise(src=other, operand=0.5, dst=tile, operator=Operator.MULTIPLY),
+        ]
+    return chain
+
+
+def test_no_schedule_changes_what_a_program_leaves() -> None:
+    """120 shuffled schedules of a program full of read-after-write hazards, against instructions run one by one."""
+    alone = Bench()
+    for instruction in hazards(alone, 6):
+        alone.run(instruction)
+    wanted = {space: memory.contents() for space, memory in alone.core.memories.items()}
+    for schedule in range(120):
+        bench = Bench()
+        bench.run(*hazards(bench, 6), schedule=schedule)
+        for space, memory in bench.core.memories.items():
+            assert memory.contents() == wanted[space], (schedule, space)
+
+
+def test_the_trace_tells_every_access_between_issue_and_retire() -> None:
+    trace = Trace()
+    core = NeuronCore(trace=trace)
+    bench = Bench()
+    chain = hazards(bench, 1)
+    bench.core = core
+    bench.run(*chain)
+    told = [event for event in trace.events if event.instruction]
+    assert [event.order for event in trace.events] == list(range(len(trace.events)))
+    under_way = None
+    retired = 0
+    for event in told:
+        if event.kind == TraceKind.ISSUE.value:
+            assert under_way is None, "one in flight"
+            under_way = event.index
+        assert event.index == under_way
+        if event.kind == TraceKind.RETIRE.value:
+            retired += 1
+            under_way = None
+    assert retired == len(chain)
+    reads = sum(event.action == "read" for event in told)
+    assert reads == sum(len([name for name, _ in one.operands() if name in one.inputs]) for one in chain)
+    lines = [json.loads(line) for line in trace.json_lines().splitlines()]
+    assert len(lines) == len(trace.events)
+    spans = [event for event in trace.perfetto("test")["traceEvents"] if event["ph"] == "X"]
+    assert len(spans) == len(trace.events) - retired
+    assert all(span["dur"] >= 1 and span["ts"] >= 0 for span in spans)
+
+
+def test_a_core_runs_programs_of_its_own_kind_only() -> None:
+    program = Program(instructions=(), generation=Generation.V3)
+    with pytest.raises(ValueError, match="program must be for this core's generation and options"):
+        NeuronCore().run(program)
+
+
+def test_memory_sizes() -> None:
+    """24, 28 and 32 MiB in 128 partitions; 128 x 8 banks x 2 KiB."""
+    for generation, mebibytes in ((Generation.V2, 24), (Generation.V3, 28), (Generation.V4, 32)):
+        memory = NeuronCore(generation=generation).memories[Space.SBUF]
+        assert memory.partitions * memory.partition_bytes == mebibytes << 20
+    psum = NeuronCore().memories[Space.PSUM]
+    assert (psum.partitions, psum.partition_bytes) == (128, 8 * 2048)
+    last = in_sbuf("uint8", 1, 1, start=127, at=(24 << 20) // 128 - 1)
+    Bench(Generation.V2).run(Memset(dst=last, value=1.0))
+    with pytest.raises(ExecutionFault, match="must lie in the 128 x 196608 bytes of sbuf"):
+        Bench(Generation.V2).run(Memset(dst=in_sbuf("uint8", 1, 1, at=(24 << 20) // 128), value=1.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"space": "sbuf"}, "space must be a Space, not 'sbuf'"),
+        ({"dtype": 16}, "dtype must be a BirDtype, not 16"),
+        ({"partitions": 0}, "partitions must be 1 or more, not 0"),
+        ({"start_partition": -1}, "start_partition must be 0 or more, not -1"),
+        ({"offset": 1.0}, "offset must be an integer, not 1.0"),
+        ({"pattern": ()}, "pattern must be a tuple of .step, num., not .."),
+        ({"pattern": ((1,),)}, "pattern must be a tuple"),
+        ({"pattern": ((-1, 2),)}, "pattern step must be 0 or more, not -1"),
+        ({"pattern": ((1, 0),)}, "pattern num must be 1 or more, not 0"),
+        ({"partition_step": 4}, "partition_step must be None for sbuf, not 4"),
+        ({"space": Space.DRAM}, "partition_step must be given in bytes for DRAM, not None"),
+        ({"space": Space.DRAM, "partition_step": 4, "start_partition": 1}, "start_partition must be 0 for DRAM, not 1"),
+    ],
+)
+def test_an_access_pattern_that_cannot_be(change: dict[str, object], message: str) -> None:
+    pattern = in_sbuf("float32", 2, 3)
+    with pytest.raises((TypeError, ValueError), match=message):
+        replace(pattern, **change)  # type: ignore[arg-type]
+
+
+def test_which_destinations_name_a_byte_twice() -> None:
+    """By enumeration of the bytes, over every small pattern of two dimensions, and of rows in DRAM."""
+    compared = 0
+    for space, steps in ((Space.SBUF, [None]), (Space.DRAM, [1, 2, 3, 4, 8, 16])):
+        for outer, inner, step in itertools.product(
+            itertools.product(range(4), range(1, 4)), itertools.product(range(4), range(1, 4)), steps
+        ):
+            pattern = replace(
+                place(space, "float16", 3, 1),
+                pattern=(outer, inner),
+                partition_step=step if space is Space.DRAM else None,
+            )
+            row = 1 << 20 if step is None else step
+            named = [
+                row * p + 2 * (outer[0] * i + inner[0] * j) + byte
+                for p in range(3) for i in range(outer[1]) for j in range(inner[1]) for byte in range(2)
+            ]  # fmt: skip
+            assert pattern.repeats == (len(set(named)) < len(named)), pattern
+            compared += 1
+    assert compared == 144 * 7

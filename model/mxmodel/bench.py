@@ -29,7 +29,7 @@ from mxmodel.pe_array import Accumulation, matmul_mx
 from mxmodel.quantize import MxTensor, dequantize_mx, quantize_mx
 from mxmodel.rules import BIRSIM
 
-__all__ = ["app"]
+__all__ = ["app", "best_of", "machine", "on_one_thread"]
 
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -99,7 +99,7 @@ def bench(
             rows += stage()
     memory = {element.name: _peak_memory(x, element) for element in ELEMENTS}
     if as_json:
-        about = {"machine": _machine(), "elements": elements, "rounds": rounds, "threads": 1}
+        about = {"machine": machine(), "elements": elements, "rounds": rounds, "threads": 1}
         rules = {"rules": BIRSIM.name, "not_measured": missing}
         print(json.dumps({**about, **rules, "rows": [asdict(row) for row in rows], "quantise_memory_ratio": memory}))
     else:
@@ -111,7 +111,7 @@ def bench(
 
 def _copies(x: NDArray[np.float32], rounds: int) -> list[Row]:
     target = np.empty_like(x)
-    best = _best_of({COPY: lambda: np.copyto(target, x)}, rounds)
+    best = best_of({COPY: lambda: np.copyto(target, x)}, rounds)
     return [Row(work="copy", contender=COPY, seconds=best[COPY], rate=x.size / best[COPY])]
 
 
@@ -148,7 +148,7 @@ def _matmul(rounds: int) -> list[Row]:
         works[accumulation.value] = lambda accumulation=accumulation: matmul_mx(  # type: ignore[misc]
             stationary, moving, accumulation=accumulation
         )
-    best = _best_of(works, rounds)
+    best = best_of(works, rounds)
     rows = []
     for name, seconds in best.items():
         row = Row(work=f"matmul {size}^3", contender=name, seconds=seconds, rate=size**3 / seconds)
@@ -204,7 +204,7 @@ def _peak_memory(x: NDArray[np.float32], element: ElementFormat) -> float:
 # --- timing -----------------------------------------------------------------------------------------------------------
 
 
-def _best_of(works: dict[str, Work], rounds: int) -> dict[str, float]:
+def best_of(works: dict[str, Work], rounds: int) -> dict[str, float]:
     """Least processor time of each, in seconds; the contenders take turns, so that a busy moment hits all alike."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
@@ -216,7 +216,7 @@ def _best_of(works: dict[str, Work], rounds: int) -> dict[str, float]:
 
 
 def _against_plain(work: str, works: dict[str, Work], size: int, rounds: int, target: float) -> list[Row]:
-    best = _best_of(works, rounds)
+    best = best_of(works, rounds)
     rows = []
     for name, seconds in best.items():
         ratio = best[PLAIN] / seconds
@@ -247,13 +247,14 @@ def _peer_works(
 # --- showing ----------------------------------------------------------------------------------------------------------
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What was measured on, in a few words."""
     return f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}"
 
 
 def _show(rows: list[Row], memory: dict[str, float], missing: dict[str, str], elements: int, rounds: int) -> None:
     console = Console()
-    table = Table(title=f"One thread, {elements:,} elements, best of {rounds}, rules {BIRSIM.name} ({_machine()})")
+    table = Table(title=f"One thread, {elements:,} elements, best of {rounds}, rules {BIRSIM.name} ({machine()})")
     for heading in ("work", "contender", "ms", "M/s", "ratio", "target", ""):
         table.add_column(heading, justify="left" if heading in ("work", "contender", "") else "right")
     for row in rows:
@@ -277,13 +278,13 @@ def _show(rows: list[Row], memory: dict[str, float], missing: dict[str, str], el
         console.print(f"Not measured: {name}: {reason}")
 
 
-def _on_one_thread() -> None:
-    """Start over with one thread a library, which must be said before NumPy is loaded."""
+def on_one_thread(module: str) -> None:
+    """Start ``module`` over with one thread a library, which must be said before NumPy is loaded."""
     wanted = dict.fromkeys(THREAD_VARIABLES, "1")
     if any(os.environ.get(name) != value for name, value in wanted.items()):
-        os.execve(sys.executable, [sys.executable, "-m", "mxmodel.bench", *sys.argv[1:]], os.environ | wanted)
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | wanted)
 
 
 if __name__ == "__main__":
-    _on_one_thread()
+    on_one_thread("mxmodel.bench")
     app()

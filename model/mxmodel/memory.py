@@ -151,6 +151,7 @@ class Memory:
         self.observe = observe
         self._bytes = np.zeros(partitions * partition_bytes, dtype=np.uint8)
         self._written = np.zeros(partitions * partition_bytes, dtype=np.bool_)
+        self._reach = 0
 
     def transport(self, request: MemoryRequest) -> MemoryObject | None:
         """Carry out a request that came through a socket."""
@@ -187,10 +188,16 @@ class Memory:
         self._put(pattern, value.containers)
         self._tell("write", pattern, value.containers.nbytes)
 
+    def contents(self) -> tuple[bytes, bytes]:
+        """All partitions up to the furthest byte that was written in any: their bytes, and their written bits."""
+        held, written = (array.reshape(self.partitions, -1)[:, : self._reach] for array in (self._bytes, self._written))
+        return held.tobytes(), written.tobytes()
+
     def _put(self, pattern: AccessPattern, containers: NDArray[Any]) -> None:
         octets = self._view(self._bytes, pattern)
         octets[...] = np.ascontiguousarray(containers).view(np.uint8).reshape(octets.shape)
         self._view(self._written, pattern)[...] = True
+        self._reach = max(self._reach, self._end(pattern))
 
     def _view(self, array: NDArray[Any], pattern: AccessPattern) -> NDArray[Any]:
         """The bytes of ``array`` that ``pattern`` names, [partitions, ..., bytes of a container], not copied."""
@@ -210,17 +217,18 @@ class Memory:
     def _check(self, pattern: AccessPattern) -> None:
         if pattern.space is not self.space:
             raise MemoryFault(f"operand must be in {self.space.value}, not {pattern}")
-        last = pattern.last_partition
-        if pattern.partition_step is not None:
-            end = pattern.end_offset + pattern.partition_step * (pattern.partitions - 1)
-            last = 0
-        else:
-            end = pattern.end_offset
+        last = pattern.last_partition if pattern.partition_step is None else 0
+        end = self._end(pattern)
         if last >= self.partitions or end > self.partition_bytes:
             raise MemoryFault(
                 f"operand must lie in the {self.partitions} x {self.partition_bytes} bytes of {self.space.value}, not "
                 f"reach partition {last}, byte {end - 1}: {pattern}"
             )
+
+    @staticmethod
+    def _end(pattern: AccessPattern) -> int:
+        """Just past the last byte of a partition, or of DRAM, that is touched."""
+        return pattern.end_offset + (pattern.partition_step or 0) * (pattern.partitions - 1)
 
     def _check_write(self, pattern: AccessPattern, value: MemoryObject) -> None:
         self._check(pattern)
@@ -351,6 +359,7 @@ class Psum(Memory):
         for array in (self._bytes, self._written):
             partitions = array.reshape(PARTITIONS, -1)[pattern.start_partition : pattern.last_partition + 1]
             partitions[:, first * PSUM_BANK_BYTES : end * PSUM_BANK_BYTES] = array is self._written
+        self._reach = max(self._reach, end * PSUM_BANK_BYTES)
 
 
 def cell_format(pattern: AccessPattern) -> SourceFormat:
