@@ -508,3 +508,10 @@ def test_m8_refusals(change: dict[str, Any], message: str) -> None:
     assert matmul_sparse(**good).shape == (4, 3)
     with pytest.raises(ValueError, match=f"^{message}"):
         matmul_sparse(**(good | change))
+
+
+def test_m2_a_signalling_nan_meets_a_zero_point_in_silence() -> None:
+    """Found by random programs: the host calls it an invalid operand, and warned."""
+    signalling = np.array([[0x7F800001]], np.uint32).view(np.float32)
+    result = matmul(signalling, np.ones((1, 1), np.float32), stationary_zero_point=1)
+    assert result.view(np.uint32)[0, 0] == 0x7FC00000

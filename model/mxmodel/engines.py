@@ -56,6 +56,7 @@ from mxmodel.pe_array import (
     matmul_sparse,
 )
 from mxmodel.quantize import MxTensor
+from mxmodel.rules import RuleSet
 
 __all__ = ["Activation", "Dma", "Done", "EngineModule", "GpSimd", "Tensor", "Vector"]
 
@@ -145,8 +146,9 @@ class Tensor(EngineModule):
         data, scale = getattr(instruction, name), getattr(instruction, f"{name}_scale")
         element = _element_of(name, data)
         codes = self.read(data, instruction).codes()
-        rows = _scale_bytes(self.read(scale.scale_rows(codes.shape[0], self.machine.options.rules), instruction), name)
-        return MxTensor(codes=codes, scale=rows, element=element, rules=self.machine.options.rules)
+        rules = self.machine.options.rules
+        rows = self.read(_scale_rows(f"{name}_scale", scale, codes.shape[0], rules), instruction).rows
+        return MxTensor(codes=codes, scale=rows, element=element, rules=rules)
 
     def visit_matmul(self, instruction: Matmult) -> None:
         """Opcode 8: widened to fp32, zero points off, multiplied (M-1, M-2, M-5 to M-7)."""
@@ -243,12 +245,12 @@ class Vector(EngineModule):
         x = self.read(instruction.src, instruction).rows
         if x.shape[0] % MX_BLOCK.rows or x.shape[1] % MX_BLOCK.columns:
             raise ValueError(f"src must be whole blocks of {MX_BLOCK.rows} x {MX_BLOCK.columns}, not {list(x.shape)}")
+        scale_rows = _scale_rows("dst_scale", instruction.dst_scale, x.shape[0], rules)
         scale = blocks.shared_exponent(x, element, rules)
         codes = blocks.narrow(rows_of_blocks(x), element, scale_of_columns(scale), rules).reshape(x.shape)
         words = pack_x4(codes, element)
-        scale_pattern = instruction.dst_scale.scale_rows(x.shape[0], rules)
         self.write(instruction.dst, MemoryObject(words, instruction.dst.dtype))
-        self.write(scale_pattern, MemoryObject(scale, instruction.dst_scale.dtype))
+        self.write(scale_rows, MemoryObject(scale, instruction.dst_scale.dtype))
 
     def visit_copy(self, instruction: Copy) -> None:
         """The same containers, or fp32 between two dtypes (F-4)."""
@@ -306,6 +308,10 @@ class Activation(EngineModule):
             Activate: self.visit_activate,
             ReadActivationAccumulator: self.visit_read_accumulator,
         }
+        self.reset()
+
+    def reset(self) -> None:
+        """The accumulator as it is at first: never filled."""
         self._accumulator: NDArray[np.float32] | None = None
         self._consumed = False
 
@@ -401,10 +407,11 @@ def _element_of(name: str, pattern: AccessPattern) -> ElementFormat:
     return element
 
 
-def _scale_bytes(value: MemoryObject, name: str) -> NDArray[np.uint8]:
-    if value.dtype.name not in ("uint8", "float8_e8m0fnu"):
-        raise ValueError(f"{name}_scale must be float8_e8m0fnu or uint8, not {value.dtype.name}")
-    return np.asarray(value.rows, dtype=np.uint8)
+def _scale_rows(name: str, pattern: AccessPattern, partitions: int, rules: RuleSet) -> AccessPattern:
+    """The scale rows that data on ``partitions`` partitions owns, of one of the two dtypes that hold a scale byte."""
+    if pattern.dtype.name not in ("uint8", "float8_e8m0fnu"):
+        raise ValueError(f"{name} must be float8_e8m0fnu or uint8, not {pattern.dtype.name}")
+    return pattern.scale_rows(partitions, rules)
 
 
 def _precision(pattern: AccessPattern) -> Precision:

@@ -193,6 +193,12 @@ class Memory:
         held, written = (array.reshape(self.partitions, -1)[:, : self._reach] for array in (self._bytes, self._written))
         return held.tobytes(), written.tobytes()
 
+    def clear(self) -> None:
+        """Nothing was ever written."""
+        for array in (self._bytes, self._written):
+            array.reshape(self.partitions, -1)[:, : self._reach] = 0
+        self._reach = 0
+
     def _put(self, pattern: AccessPattern, containers: NDArray[Any]) -> None:
         octets = self._view(self._bytes, pattern)
         octets[...] = np.ascontiguousarray(containers).view(np.uint8).reshape(octets.shape)

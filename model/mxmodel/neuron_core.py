@@ -121,6 +121,14 @@ class NeuronCore(Module):
             where = f"{program.name}: instruction {index} ({program.instructions[index]})"
             raise ExecutionFault(f"{where}: {error}") from error
 
+    def reset(self) -> None:
+        """Empty the memories and the accumulator; cheaper than another core for many small programs."""
+        for memory in self.memories.values():
+            memory.clear()
+        activation = self.engines[Engine.ACT]
+        assert isinstance(activation, Activation)
+        activation.reset()
+
     def failures(self, program: Program) -> list[str]:
         """The expectations of ``program`` that do not hold, one line each."""
         lines = []

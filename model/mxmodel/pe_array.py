@@ -382,7 +382,10 @@ def _prepared(
     """float32r rounding and zero point, in the order asked for (M-2, M-5)."""
 
     def subtracted(values: NDArray[np.float32]) -> NDArray[np.float32]:
-        return values if zero_point is None else values - zero_point
+        if zero_point is None:
+            return values
+        with np.errstate(all="ignore"):  # a signalling NaN is an invalid operand to the host
+            return np.asarray(values - zero_point)
 
     def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
         return values if precision is Precision.FULL else _float32r(values)
