@@ -10,7 +10,7 @@ from enum import Enum, IntEnum, IntFlag
 from typing import ClassVar
 
 from mxmodel.access_pattern import AccessPattern
-from mxmodel.memory import Uninitialised
+from mxmodel.memory import Generation, Uninitialised
 from mxmodel.pe_array import PerfMode
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "MatmultMx",
     "MatmultSparse",
     "Memset",
+    "MxPerfMode",
     "Operator",
     "PsumFlag",
     "QuantizeMx",
@@ -36,7 +37,6 @@ __all__ = [
     "StationaryLoad",
     "Store",
     "TensorDequantize",
-    "Tile",
 ]
 
 
@@ -117,14 +117,12 @@ class StationaryLoad(Enum):
     """From generation v4 on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """One tile of an instruction's rows and columns; -1 leaves a field to the hardware (S4 §3)."""
+class MxPerfMode(IntEnum):
+    """How many rows a cycle an MX product pumps on v5; taken to change no value (I-1, A)."""
 
-    row_position: int = -1
-    column_position: int = -1
-    row_size: int = -1
-    column_size: int = -1
+    NONE = 0
+    QUAD_ROW = 1
+    OCT_ROW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +144,8 @@ class Instruction:
     outputs: ClassVar[tuple[str, ...]] = ()
     instead: ClassVar[Mapping[str, tuple[type, ...]]] = {}
     """What an operand may be that does not lie in memory."""
+    floor: ClassVar[Generation] = Generation.V2
+    """The first generation that has it (I)."""
 
     label: str = ""
     engine: Engine = Engine.NONE
@@ -172,6 +172,7 @@ class QuantizeMx(Instruction):
 
     opcode: ClassVar = 96
     mnemonic: ClassVar = "quantize_mx"
+    floor: ClassVar = Generation.V4
     inputs: ClassVar = ("src",)
     outputs: ClassVar = ("dst", "dst_scale")
 
@@ -205,19 +206,31 @@ class MatmultBase(Instruction):
 class MatmultMx(MatmultBase):
     """The product of two MX operands into PSUM (M-3; opcode 95).
 
-    ``tiles`` and ``weight_replication_shift`` change no value; the legality rules read them.
+    None of these changes a value; the legality rules and ``lowering`` read them.
+
+    Attributes
+    ----------
+    row_tile_positions, column_tile_positions, row_tile_sizes, column_tile_sizes : one entry for each tile, in the
+        order of the verifier; -1 leaves an entry to the hardware (S4 §3)
+    weight_replication_shift : 0 replicates nothing
+    mx_perf_mode : of v5
     """
 
     opcode: ClassVar = 95
     mnemonic: ClassVar = "matmul_mx"
+    floor: ClassVar = Generation.V4
     inputs: ClassVar = ("moving", "stationary", "moving_scale", "stationary_scale")
 
     moving: AccessPattern
     stationary: AccessPattern
     moving_scale: AccessPattern
     stationary_scale: AccessPattern
-    tiles: tuple[Tile, ...] = ()
+    row_tile_positions: tuple[int, ...] = ()
+    column_tile_positions: tuple[int, ...] = ()
+    row_tile_sizes: tuple[int, ...] = ()
+    column_tile_sizes: tuple[int, ...] = ()
     weight_replication_shift: int = 0
+    mx_perf_mode: MxPerfMode = MxPerfMode.NONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +255,7 @@ class MatmultSparse(MatmultBase):
 
     opcode: ClassVar = 9
     mnemonic: ClassVar = "matmul_sparse"
+    floor: ClassVar = Generation.V3
     inputs: ClassVar = ("moving", "stationary", "tags")
 
     moving: AccessPattern

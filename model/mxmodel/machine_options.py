@@ -10,7 +10,15 @@ from mxmodel.memory import Generation, PsumCommand
 from mxmodel.pe_array import DoubleRowLayout, LoneFloat32r, Preparation, TagBase
 from mxmodel.rules import BIRSIM, RuleSet
 
-__all__ = ["AutoPsumAccumulate", "Key19", "MachineOptions", "SecondRead", "command_of"]
+__all__ = [
+    "AutoPsumAccumulate",
+    "Key19",
+    "MachineOptions",
+    "PublicMovingLimit",
+    "QuantizeTargets",
+    "SecondRead",
+    "command_of",
+]
 
 
 class AutoPsumAccumulate(Enum):
@@ -37,6 +45,24 @@ class SecondRead(Enum):
     ZERO = "zero"
 
 
+class QuantizeTargets(Enum):
+    """Which x4 dtypes a quantise may write, where two checks of the same verifier differ (V)."""
+
+    CLASS_TABLE = "class_table"
+    """FP8: codes 8 and 9."""
+    GEOMETRY = "geometry"
+    """FP4 as well, as the geometry check and the BIR simulator have it: codes 2, 8 and 9."""
+
+
+class PublicMovingLimit(Enum):
+    """The largest free dimension of a moving operand in the public checks (V-1)."""
+
+    CURRENT = "current"
+    """The documentation of today, a result row of all PSUM banks: 4096 to fp32, 8192 to bf16."""
+    ONE_BANK = "one_bank"
+    """S1 and older documentation, a result row of one bank: 512 to fp32, 1024 to bf16."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions:
     """The rule set, and every option.
@@ -51,6 +77,7 @@ class MachineOptions:
     second_read : of a consumed accumulator (P-5, A)
     multi_bank_from : the first generation that clears several PSUM banks at once (P-2, A)
     most_banks_log2 : how many, there: 2^3 is all of them (P-2)
+    quantize_targets, public_moving_limit : of the legality rules (V, V-1)
     """
 
     rules: RuleSet = BIRSIM
@@ -66,6 +93,8 @@ class MachineOptions:
     second_read: SecondRead = SecondRead.SAME_VALUE
     multi_bank_from: Generation = Generation.V4
     most_banks_log2: int = 3
+    quantize_targets: QuantizeTargets = QuantizeTargets.CLASS_TABLE
+    public_moving_limit: PublicMovingLimit = PublicMovingLimit.CURRENT
 
     def banks_log2(self, generation: Generation) -> int:
         """How many PSUM banks, as a power of two, one head may clear on ``generation`` (P-2)."""
