@@ -71,8 +71,8 @@ class Tile:
 
 
 def tiles_of(instruction: MatmultMx) -> Iterator[Tile]:
-    """The tiles of an instruction. Vectors of unequal length are filled with -1: the verifier refuses them, and a public
-    call may leave some out."""
+    """The tiles of an instruction. Vectors of unequal length are filled with -1: the verifier refuses them, but a
+    public call may leave some out."""
     vectors = (
         instruction.row_tile_positions,
         instruction.column_tile_positions,
