@@ -13,17 +13,17 @@ _HEAD = """\
 Generated from the rules by `python -m mxmodel.legality_page`; do not edit.
 
 An MX matmul passes two verifiers before it is encoded. The first counts: elements, scales, partitions, what a PSUM bank
-holds. The second places: the engine, the quadrants of data and scales, the tiles. Theirs are the 18 rules with a code and
-a line of their source; a block quantise has a verifier of its own. The originals stop at the first violation; `check`
-reports all of them, in the order of the originals' throw sites, and before those what a verifier takes for granted. Counts
-are logical: four elements for each container of an x4 dtype (F-5).
+holds. The second places: the engine, the quadrants of data and scales, the tiles. Theirs are the 18 rules with a code
+and a line of their source; a block quantise has a verifier of its own. The originals stop at the first violation;
+`check` reports all of them, in the order of the originals' throw sites, and before those what a verifier takes for
+granted. Counts are logical: four elements for each container of an x4 dtype (F-5).
 
 The checks of the public NKI calls are a second profile, `Profile.PUBLIC`. They count containers, and are not the same
-rules: 96 partitions pass there and in a quantise, and are refused as an MX matmul by line 3091. Of the other instructions
-both profiles ask only that the generation has them.
+rules: 96 partitions pass there and in a quantise, and are refused as an MX matmul by line 3091. Of the other
+instructions both profiles ask only that the generation has them.
 
-No rule here, but an error when the program runs: an operand outside its memory, a matmul whose destination is not PSUM, a
-clear of several banks where the generation has none, a transposed stationary before v4.
+No rule here, but an error when the program runs: an operand outside its memory, a matmul whose destination is not PSUM,
+a clear of several banks where the generation has none, a transposed stationary before v4.
 """
 
 

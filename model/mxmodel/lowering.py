@@ -1,4 +1,4 @@
-"""From an instruction to what the device is given, by generation: opcodes, structs, bundles (contract I; S1 §2, §3, §6).
+"""From an instruction to what the device is given: opcodes, structs, bundles, by generation (contract I; S1 §2 to §6).
 
 The table is data. What a generation does not have, and what no source pins, is refused; nothing is guessed.
 """

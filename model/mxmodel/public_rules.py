@@ -4,7 +4,7 @@ Counts are containers, not logical elements: the exception to F-5.
 """
 
 from mxmodel.access_pattern import AccessPattern, Space
-from mxmodel.formats import BIR_DTYPES, X4_DTYPES
+from mxmodel.formats import BIR_DTYPES, X4_DTYPES, BirDtype
 from mxmodel.isa import Instruction, MatmultMx, QuantizeMx
 from mxmodel.legality_rule import GENERATION_FLOOR, Case, Rule, words_of
 from mxmodel.machine_options import PublicMovingLimit, QuantizeTargets
@@ -40,9 +40,14 @@ RESULT_ROW_BYTES = {
 }
 
 
-def largest_public_moving(dst: AccessPattern, limit: PublicMovingLimit) -> int:
+def largest_public_moving(dst: BirDtype, limit: PublicMovingLimit) -> int:
     """The most containers that a partition of the moving operand may have, for such a destination."""
-    return RESULT_ROW_BYTES[limit] // dst.dtype.size
+    return RESULT_ROW_BYTES[limit] // dst.size
+
+
+def _limit_words(limit: PublicMovingLimit) -> str:
+    dtypes = [BIR_DTYPES[code] for code in RESULT_DTYPES]
+    return " and ".join(f"{largest_public_moving(dtype, limit)} for {dtype.name}" for dtype in dtypes)
 
 
 def _place(operand: str, space: Space) -> Rule[Instruction]:
@@ -105,7 +110,7 @@ def _moving_free(case: MxCase) -> str | None:
     dst, free = case.instruction.dst, _free(case.instruction.moving)
     if dst.dtype.code not in RESULT_DTYPES:
         return None  # no limit is known: dst_dtype speaks of it
-    most = largest_public_moving(dst, case.options.public_moving_limit)
+    most = largest_public_moving(dst.dtype, case.options.public_moving_limit)
     return None if free <= most else f"{free}, over {most} for {dst.dtype.name}"
 
 
@@ -154,8 +159,8 @@ PUBLIC_MATMUL_MX_RULES: tuple[Rule[MatmultMx], ...] = (
     ),
     Rule(
         name="moving_free",
-        must="moving containers per partition must be at most 4096 for float32 and 8192 for bfloat16, by older "
-        "documentation 512 and 1024",
+        must="moving containers per partition must be at most "
+        + ", by older documentation ".join(_limit_words(limit) for limit in PublicMovingLimit),
         seen=_moving_free,
         remedy="split moving over several calls, or choose public_moving_limit",
     ),

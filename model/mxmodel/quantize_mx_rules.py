@@ -36,7 +36,7 @@ def _dst_dtype(case: QuantizeCase) -> str | None:
     return f"{dtype_words(dtype)} under {case.options.quantize_targets.value}"
 
 
-def _scale_dtype(case: QuantizeCase) -> str | None:
+def _dst_scale_dtype(case: QuantizeCase) -> str | None:
     dtype = case.instruction.dst_scale.dtype
     return None if dtype.code in SCALE_DTYPES else dtype_words(dtype)
 
@@ -118,9 +118,9 @@ QUANTIZE_MX_RULES: tuple[Rule[QuantizeMx], ...] = (
         remedy="quantise to FP8, or choose quantize_targets",
     ),
     Rule(
-        name="scale_dtype",
+        name="dst_scale_dtype",
         must=f"dst_scale must be {_names(SCALE_DTYPES)}",
-        seen=_scale_dtype,
+        seen=_dst_scale_dtype,
         remedy="write the scales as bytes",
     ),
     *SHAPE_RULES,
