@@ -1,5 +1,6 @@
 """Lowering: every cell of contract table I, the wire bytes, and what is refused."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -96,11 +97,13 @@ def test_every_cell_of_the_table(instruction: Instruction, generation: Generatio
         assert refusal.reason is Reason(cell)
         return
     got = lower(instruction, generation)
-    forms = [operation.form for operation in got]
-    bundles = [None if form.bundle is None else (form.bundle.number, form.bundle.name) for form in forms]
     assert [
-        (form.opcode, form.name, form.engine, form.struct, bundle, form.notes)
-        for form, bundle in zip(forms, bundles, strict=True)
+        (
+            *(operation.opcode, operation.name, operation.engine, operation.struct),
+            None if operation.bundle is None else (operation.bundle.number, operation.bundle.name),
+            operation.notes,
+        )
+        for operation in got
     ] == cell
     assert all(operation.generation is generation for operation in got)
     # every operand goes to the device, and to one operation only
@@ -222,6 +225,31 @@ def test_an_operation_as_a_line() -> None:
     assert str(quantise).endswith("; inferred-high")
     last = lower(replace(MATMUL, mx_perf_mode=MxPerfMode.OCT_ROW), V5)[1]
     assert str(last).endswith("MXTENSOR_V2; ADDR4MARKER=0x01; OCT_ROW 0x4")
+
+
+def test_an_operation_as_json() -> None:
+    for generation in (V4, V5):
+        for operation in lower(MATMUL, generation):
+            assert json.loads(json.dumps(operation.as_json())) == operation.as_json()
+    (quantise,) = lower(QUANTIZE, V5)
+    assert quantise.as_json() == {
+        "generation": "V5",
+        "opcode": 0xE3,
+        "name": "QUANTIZE_MX",
+        "engine": "DVE",
+        "struct": "S3DMX1_QUANT",
+        "bundle": None,
+        "notes": [],
+        "confidence": "inferred-high",
+        "operands": [
+            {"name": "src", "dtype": "bfloat16", "wire": 6, "scale_code": None},
+            {"name": "dst", "dtype": "float8_e4m3fn_x4", "wire": 14, "scale_code": None},
+            {"name": "dst_scale", "dtype": "float8_e8m0fnu", "wire": 3, "scale_code": 0x13},
+        ],
+        "active_rows": None,
+        "mx_perf_mode": None,
+    }
+    assert lower(MATMUL, V4)[0].as_json()["bundle"] == {"number": 0x1009, "name": "LdWeightMx"}
 
 
 def test_an_illegal_instruction_is_lowered_all_the_same() -> None:

@@ -4,9 +4,9 @@ The table is data. What a generation does not have, and what no source pins, is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mxmodel.access_pattern import AccessPattern
 from mxmodel.bad_input import BadInput
@@ -52,7 +52,8 @@ class NotLowered(BadInput):
 class Confidence(Enum):
     """How sure the sources are of an opcode."""
 
-    OBSERVED = "observed"
+    STATED = "stated"
+    """They give the number."""
     INFERRED_HIGH = "inferred-high"
     """Engine, direction and generation force it; no byte of it was read (I-0)."""
 
@@ -81,6 +82,9 @@ class Bundle:
     number: int
     name: str
 
+    def __str__(self) -> str:
+        return f"0x{self.number:04X} {self.name}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
@@ -105,7 +109,7 @@ class Form:
     struct: str | None = None
     bundle: Bundle | None = None
     notes: tuple[str, ...] = ()
-    confidence: Confidence = Confidence.OBSERVED
+    confidence: Confidence = Confidence.STATED
     active_rows: tuple[int, ...] = ()
 
 
@@ -133,40 +137,54 @@ class DeviceOperation:
 
     Attributes
     ----------
-    form : opcode, names, engine, confidence
     generation : of the device
+    opcode, name, engine, struct, bundle, notes, confidence : as in ``Form``
     operands : in the order of the form
     active_rows : PE rows in use, of an MX product; else None
     mx_perf_mode : of an MX product on v5; else None
     """
 
-    form: Form
     generation: Generation
+    opcode: int
+    name: str
+    engine: Engine
+    struct: str | None
+    bundle: Bundle | None
+    notes: tuple[str, ...]
+    confidence: Confidence
     operands: tuple[WireOperand, ...]
     active_rows: int | None = None
     mx_perf_mode: MxPerfMode | None = None
 
-    @property
-    def opcode(self) -> int:
-        return self.form.opcode
-
     def __str__(self) -> str:
         """One line: opcode, name, struct and bundle, operands with their wire bytes, notes."""
-        form = self.form
-        parts = [f"0x{form.opcode:02X} {form.name} on {form.engine.name}"]
-        if form.struct is not None:
-            parts.append(form.struct)
-        if form.bundle is not None:
-            parts.append(f"bundle 0x{form.bundle.number:04X} {form.bundle.name}")
+        parts = [f"0x{self.opcode:02X} {self.name} on {self.engine.name}"]
+        if self.struct is not None:
+            parts.append(self.struct)
+        if self.bundle is not None:
+            parts.append(f"bundle {self.bundle}")
         for operand in self.operands:
             code = "" if operand.scale_code is None else f", SFP8_E8=0x{operand.scale_code:02X}"
             parts.append(f"{operand.name} {operand.dtype} (wire 0x{operand.wire:02X}{code})")
-        parts += form.notes
+        parts += self.notes
         if self.mx_perf_mode is not None:
             parts.append(f"{self.mx_perf_mode.name} 0x{self.mx_perf_mode:X}")
-        if form.confidence is not Confidence.OBSERVED:
-            parts.append(form.confidence.value)
+        if self.confidence is not Confidence.STATED:
+            parts.append(self.confidence.value)
         return "; ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, for machines; enumerations by name, the confidence by its word."""
+        fields = asdict(self)
+        for name in ("generation", "engine", "mx_perf_mode"):
+            member = getattr(self, name)
+            fields[name] = None if member is None else member.name
+        return {
+            **fields,
+            "notes": list(self.notes),
+            "operands": list(fields["operands"]),
+            "confidence": self.confidence.value,
+        }
 
 
 # --- The table (I) ----------------------------------------------------------------------------------------------------
@@ -211,6 +229,7 @@ _SPARSE = (
     Form(opcode=7, name="MatMulSparse", engine=Engine.PE, operands=("moving", "dst")),
 )
 _TENSOR_DEQUANTIZE = Form(opcode=0x7B, name="TENSOR_DEQUANTIZE", engine=Engine.POOL, operands=("src", "dst"))
+"""S1's introduction has it from v3 on, its table on all generations: the table is followed (I-1)."""
 
 Cell: TypeAlias = tuple[Form, ...] | Refusal
 _NOT_PINNED = Refusal(Reason.NOT_PINNED, "no source pins its device opcode")
@@ -284,8 +303,14 @@ def _operation(
             f"{generation.name}, not {rows} (I-0)"
         )
     return DeviceOperation(
-        form=form,
         generation=generation,
+        opcode=form.opcode,
+        name=form.name,
+        engine=form.engine,
+        struct=form.struct,
+        bundle=form.bundle,
+        notes=form.notes,
+        confidence=form.confidence,
         operands=tuple(_wire_operand(name, pattern, generation) for name, pattern in patterns.items()),
         active_rows=rows,
         mx_perf_mode=mode,
