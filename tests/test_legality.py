@@ -4,6 +4,8 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from instruction_variants import MATMUL, QUANTIZE, Changes, operand, variant
 
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.formats import BIR_DTYPES, BirDtype, bir_dtype
-from mxmodel.isa import INSTRUCTIONS, Engine, Instruction, MatmultMx, MatmultSparse, Memset
+from mxmodel.isa import INSTRUCTIONS, Engine, Instruction, MatmultMx, MatmultSparse, Memset, QuantizeMx
 from mxmodel.legality import (
     RULE_TABLES,
     Profile,
@@ -613,6 +615,133 @@ def test_the_rules_agree_with_the_sources_on_random_instructions() -> None:
     assert min(lines.values()) >= 200, lines
     assert len(alone) == 18
     assert min(alone.values()) >= 20, alone
+
+
+def quantise_faults(i: QuantizeMx) -> list[str]:
+    """The quantise table, literally."""
+    free, packed = _containers(i.src), _containers(i.dst)
+    start = _start(i.dst_scale)
+    fired = {
+        "src_dtype": i.src.dtype.code not in {12, 13},
+        "dst_dtype": i.dst.dtype.code not in {8, 9},
+        "dst_scale_dtype": i.dst_scale.dtype.code not in {0, 6},
+        "partitions": i.src.partitions not in {32, 64, 96, 128},
+        "equal_partitions": i.dst.partitions != i.src.partitions,
+        "dst_count": packed * 4 != free,
+        "scale_start": start not in {32 * q + place for q in range(4) for place in (0, 4, 8, 12)},
+        "scale_count": _elements(i.src) != 4 * _elements(i.dst_scale),
+        "quadrant": _start(i.dst) >> 5 != start >> 5,
+        "engine": int(i.engine) != 5,
+    }
+    return [name for name, is_broken in fired.items() if is_broken]
+
+
+def public_quantise_faults(i: QuantizeMx) -> list[str]:
+    fired = {
+        "src_space": i.src.space is not Space.SBUF,
+        "dst_space": i.dst.space is not Space.SBUF,
+        "dst_scale_space": i.dst_scale.space is not Space.SBUF,
+    }
+    spaces = [name for name, is_broken in fired.items() if is_broken]
+    shared = {"src_dtype", "dst_dtype", "dst_scale_dtype", "partitions", "equal_partitions", "dst_count"}
+    return spaces + [name for name in quantise_faults(i) if name in shared]
+
+
+def _containers(pattern: AccessPattern) -> int:
+    return prod(num for _, num in pattern.pattern)
+
+
+def _random_quantise(dice: random.Random) -> QuantizeMx:
+    parts, columns, quadrant = dice.choice((32, 64, 96, 128)), dice.randint(1, 128), 32 * dice.randrange(4)
+    instruction = QuantizeMx(
+        src=operand(dice.choice((12, 13)), parts, 4 * columns),
+        dst=operand(dice.choice((8, 9)), parts, columns),
+        dst_scale=operand(dice.choice((0, 6)), parts, columns),
+    )
+    places = {"dst": quadrant + dice.randrange(32), "dst_scale": quadrant + 4 * dice.randrange(4)}
+    instruction = variant(instruction, {f"{name}.start_partition": start for name, start in places.items()})
+    for _ in range(dice.choice((0, 1, 1, 2, 4))):
+        name = dice.choice(("src", "dst", "dst_scale"))
+        changes: list[Changes] = [
+            {f"{name}.partitions": dice.choice((16, 32, 48, 64, 96, 128))},
+            {"src.partitions": 80, "dst.partitions": 80},
+            {f"{name}.start_partition": dice.randrange(128)},
+            {f"{name}.pattern": tuple((1, dice.randint(1, 9)) for _ in range(dice.randint(1, 3)))},
+            {f"{name}.dtype": dice.randrange(20)},
+            {f"{name}.space": dice.choice((Space.SBUF, Space.PSUM))},
+            {"engine": dice.choice(list(Engine))},
+        ]
+        instruction = variant(instruction, dice.choice(changes))
+    return instruction
+
+
+def test_the_quantise_rules_agree_with_the_table_on_random_instructions() -> None:
+    dice = random.Random(219)
+    alone: Counter[str] = Counter()
+    legal = 0
+    for _ in range(10_000):
+        instruction = _random_quantise(dice)
+        expected = quantise_faults(instruction)
+        assert names(check_quantize_mx(instruction)) == expected, instruction
+        assert names(check_public(instruction)) == public_quantise_faults(instruction), instruction
+        alone.update(expected if len(expected) == 1 else ())
+        legal += not expected
+    assert legal > 2_000
+    assert len(alone) == 10
+    assert min(alone.values()) >= 20, alone
+
+
+def public_matmul_faults(i: MatmultMx) -> list[str]:
+    """V-1's sentence, piece by piece, and the shape of the result by S1 §3.2."""
+    s, m = _containers(i.stationary), _containers(i.moving)
+    most = {16: 4096, 12: 8192}.get(i.dst.dtype.code, m)
+    fired = {
+        **{f"{name}_space": getattr(i, name).space is not Space.SBUF for name in MatmultMx.inputs},
+        "dst_space": i.dst.space is not Space.PSUM,
+        **{f"{name}_dtype": getattr(i, name).dtype.code not in {2, 8, 9} for name in ("moving", "stationary")},
+        **{
+            f"{name}_scale_dtype": getattr(i, f"{name}_scale").dtype.code not in {0, 6}
+            for name in ("moving", "stationary")
+        },
+        "dst_dtype": i.dst.dtype.code not in {12, 16},
+        "partitions": i.stationary.partitions not in {32, 64, 96, 128},
+        "equal_partitions": i.stationary.partitions != i.moving.partitions,
+        "stationary_even": s % 2 == 1,
+        "stationary_free": s > 128,
+        "moving_free": m > most,
+        "dst_partitions": i.dst.partitions != s,
+        "dst_free": _containers(i.dst) != m,
+    }
+    return [name for name, is_broken in fired.items() if is_broken]
+
+
+def test_the_public_matmul_rules_agree_with_the_sentence_on_random_instructions() -> None:
+    dice = random.Random(4096)
+    found: Counter[str] = Counter()
+    for _ in range(10_000):
+        instruction = variant(_random_matmul(dice), dict.fromkeys(TILE, ()))
+        for name in (*MatmultMx.inputs, "dst"):
+            if dice.random() < 0.03:
+                instruction = variant(instruction, {f"{name}.space": dice.choice((Space.SBUF, Space.PSUM))})
+        expected = public_matmul_faults(instruction)
+        assert names(check_public(instruction)) == expected, instruction
+        found.update(expected)
+    assert len(found) == 17
+    assert min(found.values()) >= 50, found
+
+
+def test_public_tiles_agree_with_the_sentence() -> None:
+    """Every tile of some rows and columns: legal are 1 + 2 + 4 of them, and none at all."""
+    legal = set()
+    compared = 0
+    for tile in product((-1, 0, 32, 64, 96, 128), (-1, 0, 32), (-1, 32, 64, 96, 128), (-1, 64, 128)):
+        found = names(check_public(variant(MATMUL, tiles(tile))))
+        legal |= {tile} - ({tile} if found else set())
+        compared += 1
+    assert compared == 270
+    rows = [(row, 0, size, 128) for size in (32, 64, 128) for row in range(0, 128, size)]
+    assert len(rows) == 7
+    assert legal == {*rows, (-1, -1, -1, -1)}
 
 
 def test_the_codeless_rules_agree_on_every_dtype() -> None:
