@@ -443,7 +443,9 @@ def test_the_generation_must_have_the_instruction(instruction: Instruction, floo
     for generation in Generation:
         found = check_instruction(instruction, profile, generation)
         assert names(found) == ([] if generation >= floor else ["generation"])
-        assert all((v.code, v.line) == (None, None) for v in found)
+        assert [(v.code, v.line, v.values) for v in found] == [
+            (None, None, f"{generation.name}: {instruction.mnemonic} begins with V{floor}") for _ in found
+        ]
 
 
 def test_only_three_instructions_have_a_floor() -> None:

@@ -136,14 +136,12 @@ def words_of(values: Iterable[object]) -> str:
 def _below_the_floor(case: Case[Any]) -> str | None:
     if case.generation >= case.instruction.floor:
         return None
-    return (
-        f"{case.generation.name} for {case.instruction.mnemonic}, which is there from {case.instruction.floor.name} on"
-    )
+    return f"{case.generation.name}: {case.instruction.mnemonic} begins with {case.instruction.floor.name}"
 
 
 GENERATION_FLOOR: Rule[Instruction] = Rule(
     name="generation",
-    must="generation must have the instruction",
+    must="generation must be one that has the instruction",
     seen=_below_the_floor,
     remedy="target a later generation",
 )
