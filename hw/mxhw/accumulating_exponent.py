@@ -4,9 +4,10 @@ from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from mxhw.buildable import check_exponent, check_lanes, check_source
 from mxhw.shared_exponent import LargestExponent, ScaleFromExponent, larger
-from mxhw.streamed import check_lanes, register_beat
-from mxmodel.formats import E8M0, FP32, MX_BLOCK, SOURCES, SourceFormat
+from mxhw.streamed import register_beat
+from mxmodel.formats import E8M0, FP32, MX_BLOCK, SourceFormat
 from mxmodel.rules import ExponentPolicy
 
 __all__ = ["AccumulatingExponent"]
@@ -32,10 +33,8 @@ class AccumulatingExponent(wiring.Component):  # type: ignore[type-arg]  # gener
 
     def __init__(self, source: SourceFormat, policy: ExponentPolicy, lanes: int) -> None:
         check_lanes(lanes)
-        if not isinstance(policy, ExponentPolicy):
-            raise TypeError(f"policy must be an ExponentPolicy, not {policy!r}")
-        if source not in SOURCES:
-            raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source!r}")
+        check_exponent(policy)
+        check_source(source)
         if MX_BLOCK.size % lanes or lanes == MX_BLOCK.size:
             raise ValueError(f"lanes must divide {MX_BLOCK.size} and be less, not {lanes!r}")
         self.source = source

@@ -4,9 +4,10 @@ from amaranth.hdl import Cat, Const, Module, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from mxhw.buildable import check_dequant
 from mxhw.views import element_layout, source_layout
 from mxmodel.formats import E8M0, FP32
-from mxmodel.rules import DequantPolicy, ElementNan, Scale255
+from mxmodel.rules import DequantPolicy, Scale255
 
 __all__ = ["Ldexp"]
 
@@ -39,10 +40,7 @@ class Ldexp(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs
     value: Signal
 
     def __init__(self, policy: DequantPolicy) -> None:
-        if not isinstance(policy, DequantPolicy):
-            raise TypeError(f"policy must be a DequantPolicy, not {policy!r}")
-        if policy.element_nan is not ElementNan.CANONICAL:
-            raise ValueError(f"policy.element_nan must be CANONICAL in hardware, not {policy.element_nan.name}")
+        check_dequant(policy)
         assert (E8M0.bias, E8M0.width) == (FP32.bias, FP32.exponent_bits), "the sum below needs no other correction"
         self.policy = policy
         super().__init__({"code": In(policy.element.width), "scale": In(E8M0.width), "value": Out(FP32.width)})

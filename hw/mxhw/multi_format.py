@@ -1,15 +1,15 @@
 """Lanes whose element format is chosen at run time: one input more, one lane of each permitted format behind it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from mxhw.buildable import check_dequant, check_narrow, check_source
 from mxhw.ldexp import Ldexp
 from mxhw.narrow import Narrow
-from mxmodel.formats import E8M0, ELEMENTS, FP32, SOURCES, ElementFormat, SourceFormat
+from mxmodel.formats import E8M0, ELEMENTS, FP32, ElementFormat, SourceFormat
 from mxmodel.rules import DequantPolicy, NarrowPolicy, PreScale
 
 __all__ = ["FORMAT_BITS", "MultiFormatLdexp", "MultiFormatNarrow", "format_number"]
@@ -43,9 +43,10 @@ class MultiFormatNarrow(wiring.Component):  # type: ignore[type-arg]  # generic 
     code: Signal
 
     def __init__(self, source: SourceFormat, policies: Sequence[NarrowPolicy]) -> None:
-        _check_policies(policies, NarrowPolicy)
-        if source not in SOURCES:
-            raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source!r}")
+        check_source(source)
+        for policy in policies:
+            check_narrow(policy)
+        _check_elements(policies)
         if any(policy.pre_scale is PreScale.NONE for policy in policies):
             raise ValueError(f"policies must all be scaled, not {[policy.name for policy in policies]!r}")
         self.source = source
@@ -86,7 +87,9 @@ class MultiFormatLdexp(wiring.Component):  # type: ignore[type-arg]  # generic i
     value: Signal
 
     def __init__(self, policies: Sequence[DequantPolicy]) -> None:
-        _check_policies(policies, DequantPolicy)
+        for policy in policies:
+            check_dequant(policy)
+        _check_elements(policies)
         self.policies = tuple(policies)
         widest = max(policy.element.width for policy in policies)
         super().__init__(
@@ -104,10 +107,7 @@ class MultiFormatLdexp(wiring.Component):  # type: ignore[type-arg]  # generic i
         return m
 
 
-def _check_policies(policies: Sequence[Any], kind: type) -> None:
-    for policy in policies:
-        if not isinstance(policy, kind):
-            raise TypeError(f"policies must each be a {kind.__name__}, not {policy!r}")
+def _check_elements(policies: Sequence[NarrowPolicy] | Sequence[DequantPolicy]) -> None:
     elements = [policy.element for policy in policies]
     if len(set(elements)) != len(elements) or len(elements) < 2:
         raise ValueError(f"policies must be of at least two different elements, not {[e.name for e in elements]!r}")

@@ -4,13 +4,14 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from mxhw.buildable import check_narrow, check_source
 from mxhw.exponent_class import CLASS_CODES, ROUNDING_CODES, ExponentClasses
 from mxhw.mux_table import mux_table, split_mux_table
 from mxhw.operand import Operand, operand
 from mxhw.quotient import quotient
 from mxhw.views import element_layout, source_layout
-from mxmodel.formats import E8M0, ELEMENTS, SOURCES, SourceFormat
-from mxmodel.rules import InvalidProduct, NanCode, NarrowPolicy, PreScale, Scale255
+from mxmodel.formats import E8M0, SourceFormat
+from mxmodel.rules import NanCode, NarrowPolicy, PreScale, Scale255
 
 __all__ = ["Narrow"]
 
@@ -42,19 +43,8 @@ class Narrow(wiring.Component):  # type: ignore[type-arg]  # generic in the stub
     code: Signal
 
     def __init__(self, source: SourceFormat, policy: NarrowPolicy) -> None:
-        if not isinstance(source, SourceFormat):
-            raise TypeError(f"source must be a SourceFormat, not {source!r}")
-        if not isinstance(policy, NarrowPolicy):
-            raise TypeError(f"policy must be a NarrowPolicy, not {policy!r}")
-        if source not in SOURCES:
-            raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source.name!r}")
-        if policy.element not in ELEMENTS:
-            names = ", ".join(element.name for element in ELEMENTS)
-            raise ValueError(f"policy.element must be one of {names}, not {policy.element.name!r}")
-        if policy.nan is NanCode.MAX_NORMAL:
-            raise ValueError(f"policy.nan must be PROPAGATE or ZERO in hardware, not {policy.nan.name}")
-        if policy.invalid_product is not InvalidProduct.NEGATIVE:
-            raise ValueError(f"policy.invalid_product must be NEGATIVE in hardware, not {policy.invalid_product.name}")
+        check_source(source)
+        check_narrow(policy)
         self.source = source
         self.policy = policy
         ports = {"x": In(source.width), "code": Out(policy.element.width)}

@@ -12,8 +12,9 @@ from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from mxhw.buildable import check_exponent, check_lanes, check_source
 from mxhw.views import source_layout
-from mxmodel.formats import E8M0, FP32, MX_BLOCK, SOURCES, SourceFormat
+from mxmodel.formats import E8M0, FP32, MX_BLOCK, SourceFormat
 from mxmodel.rules import BelowZero, ExponentPolicy, NonFiniteBlock
 
 __all__ = ["LargestExponent", "ScaleFromExponent", "SharedExponent", "larger"]
@@ -40,8 +41,9 @@ class SharedExponent(wiring.Component):  # type: ignore[type-arg]  # generic in 
     scale: Signal
 
     def __init__(self, source: SourceFormat, policy: ExponentPolicy, lanes: int = MX_BLOCK.size) -> None:
-        _check_lanes(source, lanes)
-        _check_policy(policy)
+        check_source(source)
+        check_lanes(lanes)
+        check_exponent(policy)
         self.source = source
         self.policy = policy
         self.lanes = lanes
@@ -73,7 +75,8 @@ class LargestExponent(wiring.Component):  # type: ignore[type-arg]  # generic in
     largest: Signal
 
     def __init__(self, source: SourceFormat, lanes: int = MX_BLOCK.size) -> None:
-        _check_lanes(source, lanes)
+        check_source(source)
+        check_lanes(lanes)
         self.source = source
         self.lanes = lanes
         super().__init__({"x": In(data.ArrayLayout(unsigned(source.width), lanes)), "largest": Out(FP32.exponent_bits)})
@@ -134,7 +137,7 @@ class ScaleFromExponent(wiring.Component):  # type: ignore[type-arg]  # generic 
     scale: Signal
 
     def __init__(self, policy: ExponentPolicy) -> None:
-        _check_policy(policy)
+        check_exponent(policy)
         self.policy = policy
         super().__init__({"largest": In(FP32.exponent_bits), "scale": Out(E8M0.width)})
 
@@ -173,19 +176,3 @@ def larger(m: Module, a: Value, b: Value, *, name: str) -> Signal:
         m.d.comb += a_leads.eq(Mux(b_leads_above, 0, a_leads_above | (a[bit] & ~b[bit])))
         m.d.comb += b_leads.eq(Mux(a_leads_above, 0, b_leads_above | (b[bit] & ~a[bit])))
     return result
-
-
-def _check_lanes(source: SourceFormat, lanes: int) -> None:
-    if not isinstance(source, SourceFormat):
-        raise TypeError(f"source must be a SourceFormat, not {source!r}")
-    if not isinstance(lanes, int):
-        raise TypeError(f"lanes must be an int, not {lanes!r}")
-    if source not in SOURCES:
-        raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source.name!r}")
-    if lanes < 1:
-        raise ValueError(f"lanes must be at least 1, not {lanes!r}")
-
-
-def _check_policy(policy: ExponentPolicy) -> None:
-    if not isinstance(policy, ExponentPolicy):
-        raise TypeError(f"policy must be an ExponentPolicy, not {policy!r}")

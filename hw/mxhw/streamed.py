@@ -10,12 +10,13 @@ from amaranth.hdl import Module, Signal, Value, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from mxhw.buildable import check_dequant, check_lanes, check_narrow, check_source
 from mxhw.ldexp import Ldexp
 from mxhw.narrow import Narrow
-from mxmodel.formats import E8M0, FP32, SOURCES, SourceFormat
+from mxmodel.formats import E8M0, FP32, SourceFormat
 from mxmodel.rules import DequantPolicy, NarrowPolicy, PreScale
 
-__all__ = ["StreamedLdexp", "StreamedNarrow", "check_lanes", "register_beat"]
+__all__ = ["StreamedLdexp", "StreamedNarrow", "register_beat"]
 
 
 class StreamedNarrow(wiring.Component):  # type: ignore[type-arg]  # generic in the stubs only
@@ -36,10 +37,8 @@ class StreamedNarrow(wiring.Component):  # type: ignore[type-arg]  # generic in 
 
     def __init__(self, source: SourceFormat, policy: NarrowPolicy, lanes: int) -> None:
         check_lanes(lanes)
-        if not isinstance(policy, NarrowPolicy):
-            raise TypeError(f"policy must be a NarrowPolicy, not {policy!r}")
-        if source not in SOURCES:
-            raise ValueError(f"source must be one of {', '.join(s.name for s in SOURCES)}, not {source!r}")
+        check_source(source)
+        check_narrow(policy)
         self.source = source
         self.policy = policy
         self.lanes = lanes
@@ -79,8 +78,7 @@ class StreamedLdexp(wiring.Component):  # type: ignore[type-arg]  # generic in t
 
     def __init__(self, policy: DequantPolicy, lanes: int) -> None:
         check_lanes(lanes)
-        if not isinstance(policy, DequantPolicy):
-            raise TypeError(f"policy must be a DequantPolicy, not {policy!r}")
+        check_dequant(policy)
         self.policy = policy
         self.lanes = lanes
         codes = data.ArrayLayout(unsigned(policy.element.width), lanes)
@@ -124,11 +122,3 @@ def register_beat(m: Module, i: Any, o: Any, results: list[Signal], *, when: Val
         for lane, result in enumerate(results):
             m.d.sync += (o.payload[lane] if len(results) > 1 else o.payload).eq(result)
     return taken
-
-
-def check_lanes(lanes: int) -> None:
-    """TypeError unless ``lanes`` is an int, ValueError unless it is positive."""
-    if not isinstance(lanes, int):
-        raise TypeError(f"lanes must be an int, not {lanes!r}")
-    if lanes < 1:
-        raise ValueError(f"lanes must be at least 1, not {lanes!r}")
