@@ -258,6 +258,8 @@ def test_a_violation_is_one_line_and_a_json_object() -> None:
         "moving elements per partition must be 4 x moving_scale elements per partition, not 2048 and 4 x 500 = 2000 "
         "[code 228, line 3067]; give moving_scale one scale for every 4 elements of moving"
     )
+    (violation,) = check_matmul_mx(variant(MATMUL, {"moving_scale.start_partition": 2}))
+    assert violation.values == "2 and 0"
     (violation,) = check_matmul_mx(variant(MATMUL, {"flags": 5}))
     assert str(violation).startswith("flag byte must be 0, 1, 2, 3, 4 or 6, not 5; ")
 
@@ -304,7 +306,13 @@ def test_the_class_table_and_the_geometry_check_differ_in_fp4() -> None:
     assert names(check_quantize_mx(to_fp4)) == ["dst_dtype"]
     geometry = MachineOptions(quantize_targets=QuantizeTargets.GEOMETRY)
     assert check_quantize_mx(to_fp4, options=geometry) == []
-    assert names(check_quantize_mx(variant(QUANTIZE, {"dst.dtype": 5}), options=geometry)) == ["dst_dtype"]
+    for options, wanted in ((None, [8, 9]), (geometry, [2, 8, 9])):
+        accepted = [
+            dtype.code
+            for dtype in BIR_DTYPES
+            if not check_quantize_mx(variant(QUANTIZE, {"dst.dtype": dtype}), options=options or MachineOptions())
+        ]
+        assert accepted == wanted
     assert names(check_public(to_fp4, options=geometry)) == ["dst_dtype"], "the public call never makes MXFP4"
 
 
