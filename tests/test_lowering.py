@@ -187,6 +187,9 @@ def test_active_rows_of_v4() -> None:
             continue
         with pytest.raises(NotLowered, match="must be on 128, 64 or 32 partitions to be lowered on V4, not 96"):
             lower(instruction, V4)
+    stationary_alone = variant(MATMUL, {"stationary.partitions": 96})
+    with pytest.raises(NotLowered, match=r"^stationary of matmul_mx must be on"):
+        lower(stationary_alone)
     assert lower(DENSE)[0].active_rows is None
 
 
