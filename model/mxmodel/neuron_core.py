@@ -116,10 +116,16 @@ class NeuronCore(Module):
         simulation = Simulation(self, schedule=schedule)
         try:
             simulation.run()
+        except BadInput:
+            raise
         except ValueError as error:
-            index = self.dispatcher.index
-            where = f"{program.name}: instruction {index} ({program.instructions[index]})"
-            raise ExecutionFault(f"{where}: {error}") from error
+            raise ExecutionFault(f"{program.name}: {self.current}: {error}") from error
+
+    @property
+    def current(self) -> str:
+        """The instruction under way, or carried out last, as messages name it."""
+        index = self.dispatcher.index
+        return f"instruction {index} ({self.dispatcher.program[index]})"
 
     def reset(self) -> None:
         """Empty the memories and the accumulator; cheaper than another core for many small programs."""

@@ -357,7 +357,7 @@ class _Operand:
             if text is not None:
                 return f"{name}{text}"
         if value.partition_pattern is not None:
-            raise ValueError(f"operand must be a scattered tensor of the program, or have no partition pattern, to be written, not {value}")
+            raise ValueError(f"an operand with a partition pattern must be a scattered tensor, not {value}")
         plain: dict[str, Any] = {
             "memory": value.space.value,
             "dtype": value.dtype.name,

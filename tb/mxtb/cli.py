@@ -26,6 +26,8 @@ from typer.exceptions import TyperException
 
 import mxhw.cli
 import mxmodel.cli
+import mxmodel.program_cli
+import mxtb.program_cli
 from mxhw.catalog import Block, Entry, Form, find, policy_of
 from mxmodel.bad_input import BadInput
 from mxmodel.formats import ELEMENTS, MX_BLOCK, element_format, source_format
@@ -47,6 +49,8 @@ app = typer.Typer(
 )
 app.add_typer(mxhw.cli.app)
 app.add_typer(mxmodel.cli.app)
+app.add_typer(mxmodel.program_cli.app)
+app.add_typer(mxtb.program_cli.app)
 
 BUILD = Path("build")
 SimulatorName = Enum("SimulatorName", {name.upper(): name for name in simulators.NAMES})  # type: ignore[misc]

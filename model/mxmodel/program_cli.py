@@ -1,0 +1,184 @@
+"""Commands on programs that need no machine: are they legal, and what is the device given."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mxmodel.legality import Profile, Violation, check
+from mxmodel.lowering import LOWERINGS, NotLowered, Reason, Refusal, lower
+from mxmodel.memory import Generation
+from mxmodel.program import Program
+from mxmodel.program_fields import word_of
+from mxmodel.program_file import read_program
+
+__all__ = [
+    "GenerationName",
+    "ProgramFile",
+    "app",
+    "generation_of",
+    "plain_violations",
+    "print_violations",
+    "wide_console",
+]
+
+app = typer.Typer()
+
+ProgramFile = Annotated[
+    Path, typer.Argument(metavar="PROGRAM.yaml", help="A program; docs/programs.md has the format.")
+]
+GenerationName = Enum("GenerationName", {one.name: word_of(one) for one in Generation})  # type: ignore[misc]
+GenerationOption = Annotated[GenerationName | None, typer.Option(help="Instead of the program's own.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@app.command("check", epilog="Example: mxtwin check program.yaml --generation v4 --profile public")
+def check_command(
+    program_file: ProgramFile,
+    generation: GenerationOption = None,
+    profile: Annotated[Profile, typer.Option(help="The compiler's verifiers, or the public calls' checks.")] = (
+        Profile.BIR
+    ),
+    as_json: Json = False,
+) -> None:
+    """Judge every instruction of a program; list every rule it breaks, and how to mend it. Exit 1 if there is any."""
+    program = _read(program_file, generation)
+    violations = check(program, profile)
+    if as_json:
+        plain = {
+            "program": program.name,
+            "generation": word_of(program.generation),
+            "profile": profile.value,
+            "instructions": len(program.instructions),
+            "violations": plain_violations(program, violations),
+        }
+        typer.echo(json.dumps(plain, indent=2))
+    else:
+        print_violations(program, violations)
+        _print(
+            f"{program.name}: {len(program.instructions)} instructions on {word_of(program.generation)}, profile "
+            f"{profile.value}: {len(violations) or 'no'} violation{'' if len(violations) == 1 else 's'}"
+        )
+    if violations:
+        raise typer.Exit(1)
+
+
+@app.command("lower", epilog="Example: mxtwin lower program.yaml --generation v5")
+def lower_command(program_file: ProgramFile, generation: GenerationOption = None, as_json: Json = False) -> None:
+    """Show what the device is given for every instruction. Exit 1 if the generation does not have one of them."""
+    program = _read(program_file, generation)
+    target = program.generation
+    table = _table("instruction", "opcode", "operation", "struct", "bundle", "operands")
+    plain: list[dict[str, object]] = []
+    lacking = unpinned = 0
+    for index, instruction in enumerate(program.instructions):
+        name = f"{index} {instruction}"
+        cell = LOWERINGS[type(instruction)][target]
+        entry: dict[str, object] = {"index": index, "instruction": str(instruction), "operations": []}
+        plain.append(entry)
+        try:
+            operations = lower(instruction, target)
+        except NotLowered as error:
+            is_open = isinstance(cell, Refusal) and cell.reason is Reason.NOT_PINNED
+            lacking, unpinned = lacking + (not is_open), unpinned + is_open
+            entry["why_none"] = str(error)
+            why = cell.reason.value if isinstance(cell, Refusal) else str(error)
+            table.add_row(Text(name), "-", Text(why), "", "", "", style="dim" if is_open else "bold red")
+            continue
+        entry["operations"] = [
+            {
+                "opcode": one.opcode,
+                "name": one.form.name,
+                "engine": one.form.engine.name,
+                "struct": one.form.struct,
+                "bundle": None if one.form.bundle is None else one.form.bundle.number,
+                "notes": list(one.form.notes),
+                "confidence": one.form.confidence.value,
+                "active_rows": one.active_rows,
+                "operands": {operand.name: operand.wire for operand in one.operands},
+            }
+            for one in operations
+        ]
+        for one in operations:
+            form = one.form
+            operands = ", ".join(f"{operand.name} 0x{operand.wire:02X}" for operand in one.operands)
+            bundle = "" if form.bundle is None else f"0x{form.bundle.number:04X} {form.bundle.name}"
+            table.add_row(
+                Text(name),
+                f"0x{one.opcode:02X}",
+                f"{form.name} on {form.engine.name}",
+                form.struct or "",
+                bundle,
+                operands,
+            )
+            name = ""
+    if as_json:
+        typer.echo(
+            json.dumps({"program": program.name, "generation": word_of(target), "instructions": plain}, indent=2)
+        )
+    else:
+        wide_console().print(table)
+        counts = f"{lacking} cannot be lowered, of {unpinned} no source pins the device's form"
+        _print(f"{program.name}: {len(program.instructions)} instructions on {word_of(target)}; {counts}")
+    if lacking:
+        raise typer.Exit(1)
+
+
+def generation_of(name: Enum) -> Generation:
+    """The generation that a command line names."""
+    return Generation[name.name]
+
+
+def plain_violations(program: Program, violations: Iterable[tuple[int, Violation]]) -> list[dict[str, object]]:
+    """For machines."""
+    return [
+        {"index": index, "instruction": str(program.instructions[index]), **violation.as_json()}
+        for index, violation in violations
+    ]
+
+
+def print_violations(program: Program, violations: Iterable[tuple[int, Violation]]) -> None:
+    """A table; nothing if there are none."""
+    found = list(violations)
+    if not found:
+        return
+    table = _table("instruction", "code", "line", "must hold", "found", "remedy")
+    for index, one in found:
+        numbers = ("-" if number is None else str(number) for number in (one.code, one.line))
+        table.add_row(
+            Text(f"{index} {program.instructions[index]}"), *numbers, *(map(Text, (one.rule, one.values, one.remedy)))
+        )
+    wide_console().print(table)
+
+
+def wide_console() -> Console:
+    """Standard output; wide where it is a file or a pipe, so that no table is folded there."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(width=max(132, int(os.environ.get("COLUMNS", "0"))), highlight=False)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _print(line: str) -> None:
+    wide_console().print(Text(line), soft_wrap=True)
+
+
+def _read(file: Path, generation: Enum | None) -> Program:
+    program = read_program(file)
+    return program if generation is None else replace(program, generation=generation_of(generation))
