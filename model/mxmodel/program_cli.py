@@ -21,6 +21,7 @@ from mxmodel.memory import Generation
 from mxmodel.program import Program
 from mxmodel.program_fields import word_of
 from mxmodel.program_file import read_program
+from mxmodel.program_schema import program_schema
 
 __all__ = [
     "GenerationName",
@@ -95,32 +96,12 @@ def lower_command(program_file: ProgramFile, generation: GenerationOption = None
             why = cell.reason.value if isinstance(cell, Refusal) else str(error)
             table.add_row(Text(name), "-", Text(why), "", "", "", style="dim" if is_open else "bold red")
             continue
-        entry["operations"] = [
-            {
-                "opcode": one.opcode,
-                "name": one.form.name,
-                "engine": one.form.engine.name,
-                "struct": one.form.struct,
-                "bundle": None if one.form.bundle is None else one.form.bundle.number,
-                "notes": list(one.form.notes),
-                "confidence": one.form.confidence.value,
-                "active_rows": one.active_rows,
-                "operands": {operand.name: operand.wire for operand in one.operands},
-            }
-            for one in operations
-        ]
+        entry["operations"] = [one.as_json() for one in operations]
         for one in operations:
-            form = one.form
             operands = ", ".join(f"{operand.name} 0x{operand.wire:02X}" for operand in one.operands)
-            bundle = "" if form.bundle is None else f"0x{form.bundle.number:04X} {form.bundle.name}"
-            table.add_row(
-                Text(name),
-                f"0x{one.opcode:02X}",
-                f"{form.name} on {form.engine.name}",
-                form.struct or "",
-                bundle,
-                operands,
-            )
+            bundle = "" if one.bundle is None else str(one.bundle)
+            cells = (f"0x{one.opcode:02X}", f"{one.name} on {one.engine.name}", one.struct or "", bundle, operands)
+            table.add_row(Text(name), *cells)
             name = ""
     if as_json:
         typer.echo(
@@ -132,6 +113,12 @@ def lower_command(program_file: ProgramFile, generation: GenerationOption = None
         _print(f"{program.name}: {len(program.instructions)} instructions on {word_of(target)}; {counts}")
     if lacking:
         raise typer.Exit(1)
+
+
+@app.command("schema", epilog="Example: mxtwin schema > program.schema.json")
+def schema_command() -> None:
+    """Print the JSON Schema of program files, for editors and generators."""
+    typer.echo(json.dumps(program_schema(), indent=2))
 
 
 def generation_of(name: Enum) -> Generation:

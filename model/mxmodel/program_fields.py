@@ -4,10 +4,12 @@ A kind reads a YAML item, gives it back as plain YAML, and says what it takes as
 loader, the schema and the field table of the documentation cannot disagree about a record.
 """
 
+import inspect
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -17,6 +19,7 @@ from mxmodel.formats import BIR_DTYPES, BirDtype
 from mxmodel.isa import PsumFlag
 from mxmodel.memory_object import dtype_named
 from mxmodel.placement import slice_text, sliced
+from mxmodel.stored_tensor import name_list
 from mxmodel.yaml_document import Item
 
 __all__ = [
@@ -319,7 +322,9 @@ class _Operand:
     @staticmethod
     def _place(item: Item, name: str, places: Places) -> AccessPattern:
         if name not in places:
-            raise item.wanted(f"{_one_of(places)}" if places else "a tensor, of which there are none", name)
+            close = get_close_matches(name, places, n=1, cutoff=0.75)
+            hint = f"; perhaps {close[0]}" if close else ""
+            raise item.wanted(f"a tensor of the program: {name_list(places)}", f"{name}{hint}")
         return places[name]
 
     def _mapped(self, item: Item, given: Mapping[str, Item], places: Places) -> AccessPattern:
@@ -424,6 +429,7 @@ class Record:
         self.record = kind
         self.fields: dict[str, Field[Any]] = {field.name: field for field in fields(kind) if field.name not in omit}
         self.kinds: dict[str, Kind] = {name: kind_of(hints[name], name) for name in self.fields}
+        self.meanings = _meanings(kind)
 
     @property
     def required(self) -> list[str]:
@@ -455,6 +461,8 @@ class Record:
         properties = {}
         for name, field in self.fields.items():
             properties[name] = dict(self.kinds[name].schema())
+            if name in self.meanings:
+                properties[name]["description"] = self.meanings[name]
             if field.default is not MISSING and field.default is not None and field.default != ():
                 properties[name]["default"] = self.kinds[name].plain(field.default, {})
         return {
@@ -467,6 +475,18 @@ class Record:
 
     def words(self) -> str:
         return "mapping of " + ", ".join(f"`{name}`" for name in self.fields)
+
+
+def _meanings(kind: type[Any]) -> dict[str, str]:
+    """What the docstrings of a dataclass and its bases say of each attribute."""
+    meanings: dict[str, str] = {}
+    for base in kind.__mro__:
+        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes\n----------\n")[2].partition("\n\n")[0]
+        for entry in re.split(r"\n(?=\S)", section):
+            names, separator, text = entry.partition(" : ")
+            for name in names.split(", ") if separator else ():
+                meanings.setdefault(name, " ".join(text.split()))
+    return meanings
 
 
 def kind_of(hint: Any, name: str = "") -> Kind:
@@ -488,7 +508,7 @@ def kind_of(hint: Any, name: str = "") -> Kind:
     raise TypeError(f"hint must be of a kind that a file can hold, not {hint!r}")
 
 
-def _one_of(names: Sequence[str] | Mapping[str, Any]) -> str:
+def _one_of(names: Iterable[str]) -> str:
     return f"one of {', '.join(names)}"
 
 
