@@ -120,8 +120,8 @@ def moe() -> Moe:
     """swizzle, quantise, gate and up, swiglu, swizzle, quantise, down, weighted sum (S1 §1); gpt-oss's swiglu."""
     rng = np.random.default_rng(2)
     normed = bf16(rng.normal(size=(TOKENS, HIDDEN)))
-    logits = rng.normal(size=(TOKENS, EXPERTS))
-    affinities = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)).astype(np.float32)
+    drawn = rng.random(size=(TOKENS, EXPERTS))
+    affinities = (drawn / drawn.sum(axis=1, keepdims=True)).astype(np.float32)
 
     def expert_weights(rows: int, columns: int) -> list[MxTensor]:
         drawn = rng.normal(size=(EXPERTS, rows, columns)).astype(np.float32) / 4
