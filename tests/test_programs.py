@@ -318,7 +318,7 @@ WRONG = [
         9,
         r"instructions\[0\].copy.dst: must be a tensor of the program: x, q, s, not y",
     ),
-    (copying("3"), 7, r"instructions\[0\].copy.src: must be a mapping .*"),
+    (copying("3"), 7, r"instructions\[0\].copy.src: must be a tensor's name, a slice .*, not 3"),
     (
         copying("'x[0:64]'"),
         7,

@@ -101,7 +101,10 @@ class _Number:
 
 class _Text:
     def load(self, item: Item, places: Places) -> str:
-        return item.text()
+        text = item.text()
+        if not text.isprintable():
+            raise item.wanted("text on one line")
+        return text
 
     def plain(self, value: Any, places: Places) -> Any:
         return str(value)
@@ -210,12 +213,9 @@ class _Dtype:
     names = tuple(dtype.name for dtype in BIR_DTYPES)
 
     def load(self, item: Item, places: Places) -> BirDtype:
-        try:
-            return dtype_named(item.text())
-        except BadInput:
-            raise
-        except ValueError:
-            raise item.wanted(_one_of(self.names)) from None
+        if item.value not in self.names:
+            raise item.wanted(_one_of(self.names))
+        return dtype_named(item.value)
 
     def plain(self, value: Any, places: Places) -> Any:
         return value.name
@@ -302,6 +302,8 @@ class _Operand:
         try:
             if isinstance(item.value, str):
                 return self._named(item, places)
+            if not isinstance(item.value, dict):
+                raise item.wanted("a tensor's name, a slice of one such as x[0:64, 4:8], or a mapping that says where")
             given = item.mapping(self.keys)
             if ("tensor" in given) is ("memory" in given):
                 raise item.bad("must have one of the fields tensor and memory")
@@ -440,7 +442,8 @@ class Record:
 
     def values(self, item: Item, places: Places, required: Sequence[str] | None = None) -> dict[str, Any]:
         """The fields that ``item`` gives."""
-        given = item.mapping(self.fields, self.required if required is None else required)
+        names = sorted(self.fields, key=lambda name: name not in self.required)
+        given = item.mapping(names, self.required if required is None else required)
         return {name: self.kinds[name].load(one, places) for name, one in given.items()}
 
     def load(self, item: Item, places: Places) -> Any:
@@ -497,7 +500,7 @@ def kind_of(hint: Any, name: str = "") -> Kind:
     if origin is tuple:
         inner = get_args(hint)
         return _ListOf(kind_of(inner[0]), None if inner[-1] is Ellipsis else len(inner))
-    if name == "flags":
+    if name == "flags":  # an integer by its hint, but one that has words
         return _Flags()
     if hint in _PLAIN:
         return _PLAIN[hint]

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,13 @@ from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.bad_input import BadInput
 from mxmodel.formats import MX_BLOCK, BirDtype
 from mxmodel.isa import INSTRUCTIONS, Instruction
-from mxmodel.layout import pack_x4
 from mxmodel.machine_options import MachineOptions
 from mxmodel.memory import Generation
-from mxmodel.memory_object import MemoryObject, container_dtype
-from mxmodel.mx_file import read_mx
 from mxmodel.placement import Placer, scattered, tensor_place
 from mxmodel.program import Expectation, Program, ProgramTensor
-from mxmodel.program_fields import NAME, Kind, Nested, Places, Record, Schema, kind_of, parsed_slices
+from mxmodel.program_contents import ContentsSpec, contents_of
+from mxmodel.program_fields import NAME, Kind, Places, Record, Schema, kind_of
 from mxmodel.rules import RULE_SETS, RuleSet, rule_set
-from mxmodel.tensor_files import select_tensors
 from mxmodel.tensor_output import PlannedTensor, tensor_output
 from mxmodel.whole_file import whole_file
 from mxmodel.yaml_document import Item, flow_text, read_yaml
@@ -37,7 +33,6 @@ __all__ = [
     "HEADER",
     "RECORDS",
     "ExpectSpec",
-    "MxPart",
     "ScaleLayout",
     "TensorSpec",
     "program_text",
@@ -50,13 +45,6 @@ _INLINE_BYTES = 64
 """Longer contents go to a file beside the program."""
 
 
-class MxPart(Enum):
-    """What of an MX tensor in a file: its codes as x4 words, or its scale bytes."""
-
-    CODES = "codes"
-    SCALES = "scales"
-
-
 class ScaleLayout(Enum):
     """How the rows of a tensor lie on the partitions."""
 
@@ -64,28 +52,6 @@ class ScaleLayout(Enum):
     """One after the other."""
     SCATTERED = "scattered"
     """As the scale rows of data on 8 times as many partitions: row i at start + (i & 3) + 32 (i >> 2) (L-2)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContentsSpec:
-    """What a place holds: at most one of ``file``, ``values``, ``bits`` and ``hex``.
-
-    Attributes
-    ----------
-    file : FILE or FILE::TENSOR, beside the program; containers, or their bits as unsigned integers
-    part : of an MX tensor in the file
-    slice : the part of the file's array to take
-    values : numbers, narrowed as a cast does; words where the dtype is no number's
-    bits : the containers as unsigned integers
-    hex : the bytes in order
-    """
-
-    file: str | None = None
-    part: MxPart | None = None
-    slice: str | None = None
-    values: Nested | None = None
-    bits: Nested | None = None
-    hex: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,133 +301,18 @@ def _read_tensors(
         except ValueError as error:
             raise item.bad(str(error)) from None
         places[name] = named
-        tensors[name] = ProgramTensor(place=owned, contents=_contents(item, spec, owned))
+        tensors[name] = ProgramTensor(place=owned, contents=contents_of(item, spec, owned))
     return tensors, places
 
 
 def _read_expectation(item: Item, places: Places) -> Expectation:
     spec: ExpectSpec = _EXPECT.load(item, places)
-    contents = _contents(item, spec, spec.operand)
+    contents = contents_of(item, spec, spec.operand)
     if contents is None:
         raise item.bad("must have one of the fields file, values, bits and hex")
     operand = item.value["operand"].value
     name = spec.name or (operand if isinstance(operand, str) else item.path)
     return Expectation(name=name, place=spec.operand, contents=contents)
-
-
-# --- contents ---------------------------------------------------------------------------------------------------------
-
-_SOURCES = ("file", "values", "bits", "hex")
-
-
-def _contents(item: Item, spec: ContentsSpec, place: AccessPattern) -> NDArray[Any] | None:
-    """The containers that a spec gives, of the shape of ``place``."""
-    given = [name for name in _SOURCES if getattr(spec, name) is not None]
-    if len(given) > 1:
-        raise item.bad(f"must have one of the fields {', '.join(_SOURCES)}, not {' and '.join(given)}")
-    if spec.file is None:
-        for name in ("part", "slice"):
-            if getattr(spec, name) is not None:
-                raise item.bad(f"must have the field file beside {name}")
-    if not given:
-        return None
-    field = item.value[given[0]]
-    if spec.file is not None:
-        return _from_file(field, item.value.get("slice"), spec, place)
-    if spec.hex is not None:
-        return _from_hex(field, spec.hex, place)
-    dtype = container_dtype(place.dtype)
-    if spec.values is not None and dtype.kind not in "iu":
-        numbers = _numbers(field, place.shape, integers=None)
-        try:
-            with np.errstate(all="ignore"):
-                return MemoryObject.from_fp32(numbers.astype(np.float32), place.dtype).containers
-        except ValueError as error:
-            raise field.bad(f"{error}; bits can be given instead") from None
-    wanted = dtype if spec.values is not None else np.dtype(f"u{dtype.itemsize}")
-    numbers = _numbers(field, place.shape, integers=wanted)
-    return numbers.astype(wanted).view(dtype)
-
-
-def _numbers(item: Item, shape: tuple[int, ...], integers: np.dtype[Any] | None) -> NDArray[Any]:
-    """Nested lists, a flat list, or one number for all, as an array of ``shape``."""
-    found: list[Any] = []
-    nesting = _collect(item, found, integers)
-    if nesting not in ((), shape, (prod(shape),)):
-        raise item.wanted(
-            f"a number, {prod(shape)} numbers or nested lists of shape {list(shape)}", f"shape {list(nesting)}"
-        )
-    array = np.array(found, dtype=np.float64 if integers is None else integers)
-    return np.broadcast_to(array, shape).copy() if nesting == () else array.reshape(shape)
-
-
-def _collect(item: Item, found: list[Any], integers: np.dtype[Any] | None) -> tuple[int, ...]:
-    if not isinstance(item.value, list):
-        if integers is None:
-            found.append(item.number())
-        else:
-            limits = np.iinfo(integers)
-            found.append(item.integer(int(limits.min), int(limits.max)))
-        return ()
-    inner = [_collect(one, found, integers) for one in item.value]
-    for one, nesting in zip(item.value, inner, strict=True):
-        if nesting != inner[0]:
-            raise one.wanted(f"of shape {list(inner[0])}, as the first of its list", f"shape {list(nesting)}")
-    return (len(inner), *(inner[0] if inner else ()))
-
-
-def _from_hex(item: Item, text: str, place: AccessPattern) -> NDArray[Any]:
-    dtype = container_dtype(place.dtype)
-    try:
-        octets = bytes.fromhex(text)
-    except ValueError:
-        raise item.wanted("hexadecimal digits, two for each byte") from None
-    wanted = prod(place.shape) * dtype.itemsize
-    if len(octets) != wanted:
-        raise item.wanted(f"{wanted} bytes for shape {list(place.shape)} of {place.dtype.name}", f"{len(octets)} bytes")
-    return np.frombuffer(octets, dtype=dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(place.shape)
-
-
-def _from_file(item: Item, cut: Item | None, spec: ContentsSpec, place: AccessPattern) -> NDArray[Any]:
-    assert spec.file is not None
-    file, separator, name = spec.file.partition("::")
-    source = f"{item.file.parent / file}{separator}{name}"
-    dtype = container_dtype(place.dtype)
-    try:
-        if spec.part is None:
-            chosen = select_tensors(source)
-            if len(chosen) != 1:
-                raise BadInput(f"wanted one tensor, named as FILE::TENSOR, found {len(chosen)}")
-            array = chosen[0].load()
-        else:
-            tensor = read_mx(source).tensor()
-            array = tensor.scale if spec.part is MxPart.SCALES else pack_x4(tensor.codes, tensor.element)
-            if spec.part is MxPart.CODES and place.dtype.element != tensor.element:
-                raise BadInput(f"wanted codes for {place.dtype.name}, found {tensor.element.name}")
-    except BadInput as error:
-        raise item.bad(str(error)) from None
-    if cut is not None:
-        array = _cut(cut, array)
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if native.dtype != dtype:
-        if native.dtype.kind not in "uV" or native.dtype.itemsize != dtype.itemsize:
-            bits = np.dtype(f"u{dtype.itemsize}")
-            raise item.wanted(f"a tensor of {dtype} or its bits as {bits} for {place.dtype.name}", f"{native.dtype}")
-        native = np.ascontiguousarray(native).view(dtype)
-    if native.shape != place.shape:
-        raise item.wanted(f"a tensor of shape {list(place.shape)}", f"{list(native.shape)}")
-    return np.asarray(native)
-
-
-def _cut(item: Item, array: NDArray[Any]) -> NDArray[Any]:
-    index = parsed_slices(item, item.text())
-    if len(index) > array.ndim:
-        raise item.wanted(f"at most {array.ndim} slices, as the file's array has dimensions")
-    for one, length in zip(index, array.shape, strict=False):
-        start, stop, _ = one.indices(length)
-        if max(one.start or 0, one.stop or 0) > length or start >= stop:
-            raise item.wanted(f"slices inside the file's array of shape {list(array.shape)}")
-    return array[index]
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
