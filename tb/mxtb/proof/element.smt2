@@ -1,8 +1,8 @@
 ; Specification of an element (F-1): what a code of $name stands for.
 ;
-; SMT-LIB 2.6, theories FixedSizeBitVectors and FloatingPoint. What stands after a dollar sign is a number of mxmodel.formats.
-; IEEE arithmetic on as many exponent and significand bits has the element's bias, and its values in all binades
-; but the topmost, which IEEE keeps for Inf and NaN. One exponent bit more has that binade too.
+; SMT-LIB 2.6, theories FixedSizeBitVectors and FloatingPoint. What stands after a dollar sign is a number of
+; mxmodel.formats. IEEE arithmetic on as many exponent and significand bits has the element's bias, and its values in
+; all binades but the topmost, which IEEE keeps for Inf and NaN. One exponent bit more has that binade too.
 
 (define-sort Byte () (_ BitVec 8))
 (define-sort Code () (_ BitVec ${width}))
@@ -16,8 +16,10 @@
 
 (define-fun has-nan () Bool ${has_nan})
 (define-fun has-infinity () Bool ${has_infinity})
-(define-fun is-nan ((code Code)) Bool (and has-nan (bvuge (magnitude-of code) (_ bv${first_nan} ${magnitude_width}))))
-(define-fun is-infinity ((code Code)) Bool (and has-infinity (= (magnitude-of code) (_ bv${infinity_code} ${magnitude_width}))))
+(define-fun is-nan ((code Code)) Bool
+  (and has-nan (bvuge (magnitude-of code) (_ bv${first_nan} ${magnitude_width}))))
+(define-fun is-infinity ((code Code)) Bool
+  (and has-infinity (= (magnitude-of code) (_ bv${infinity_code} ${magnitude_width}))))
 
 ; 2^(exponent - 1023), for an exponent in 1..2046.
 (define-fun power-of-two ((exponent (_ BitVec 11))) Double (fp #b0 exponent (_ bv0 52)))

@@ -1,6 +1,7 @@
 ; Specification of narrow (N-1..N-6): a $source value x, where there is a scale divided by it, to a code of $name.
 ;
-; What stands after a dollar sign is a number of mxmodel.formats, or the policy's choice. The rounding is IEEE arithmetic's own.
+; What stands after a dollar sign is a number of mxmodel.formats, or the policy's choice. The rounding is IEEE
+; arithmetic's own.
 
 (define-sort Word () (_ BitVec ${source_width}))
 
@@ -11,8 +12,10 @@
 (define-fun nan-propagates () Bool ${nan_propagates})
 
 ; --- the source (F-3): every value is a Double and, but for the kind of a NaN, a Single
-(define-fun source-sign ((x Word)) (_ BitVec 1) ((_ extract ${source_sign_place} ${source_sign_place}) x))
-(define-fun source-value ((x Word)) Double ((_ to_fp 11 53) RNE ((_ to_fp ${source_exponent_bits} ${source_significand_bits}) x)))
+(define-fun source-sign ((x Word)) (_ BitVec 1)
+  ((_ extract ${source_sign_place} ${source_sign_place}) x))
+(define-fun source-value ((x Word)) Double
+  ((_ to_fp 11 53) RNE ((_ to_fp ${source_exponent_bits} ${source_significand_bits}) x)))
 (define-fun source-is-nan ((x Word)) Bool (fp.isNaN (source-value x)))
 
 ; --- N-1: the nearest value of the grid, ties to even, the sign of zero kept; the grid goes on past max-normal

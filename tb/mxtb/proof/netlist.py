@@ -39,9 +39,8 @@ def netlist_smt(entry: Entry) -> str:
         work = Path(folder)
         (work / "design.il").write_text(netlist_rtlil(entry), encoding="utf-8")
         script = "; ".join(SCRIPT).format(top=entry.name)
-        run = subprocess.run(
-            [sys.executable, "-c", _RUN_YOSYS, "-q", "-p", script], cwd=work, capture_output=True, text=True, check=False
-        )
+        command = [sys.executable, "-c", _RUN_YOSYS, "-q", "-p", script]
+        run = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             raise RuntimeError(f"yosys failed on {entry.name}: {(run.stdout + run.stderr).strip()[-500:]}")
         return (work / "design.smt2").read_text(encoding="utf-8")

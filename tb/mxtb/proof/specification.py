@@ -94,7 +94,7 @@ def shared_exponent_specification(source: SourceFormat, policy: ExponentPolicy, 
 
 
 def _subnormal_exponent(source: SourceFormat) -> str:
-    """The fp32 exponent of a source subnormal or zero: its leading one's place decides, unless fp32 has it subnormal."""
+    """The fp32 exponent of a source subnormal or zero: its leading one's place decides, where fp32 has it normal."""
     text = "#x00"
     for place in range(source.trailing_bits):
         exponent = FP32.bias + 1 - source.bias - (source.trailing_bits - place)

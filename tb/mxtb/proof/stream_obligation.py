@@ -15,6 +15,7 @@ beats give its scale.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mxhw.catalog import Block, Entry
 from mxmodel.formats import E8M0, FP32, MX_BLOCK
@@ -102,20 +103,17 @@ def stream_obligations(entry: Entry) -> tuple[Obligation, ...]:
             asked=(),
         ),
     )
+    offered, readied, stays = now.is_set("o__valid"), now.is_set("o__ready"), following.is_set("o__valid")
+    waits = f"(and {offered} (not {readied}))"
+    has_room = f"(or (not {offered}) {readied} (not {now.last}))"
+    held = f"(=> {waits} (and {stays} (= {following.output} {now.output})))"
+    taken = f"(= {now.is_set('i__ready')} {has_room})"
+    counted = f"(= {stays} (or (and {now.taken} {now.last}) {waits}))"
+    results = _block_laws if entry.block is Block.SHARED_EXPONENT else _lane_laws
     laws = [
-        (
-            "offered until taken",
-            f"(=> (and {now.is_set('o__valid')} (not {now.is_set('o__ready')}))"
-            f" (and {following.is_set('o__valid')} (= {following.output} {now.output})))",
-        ),
-        (
-            "no beat lost or doubled",
-            f"(and (= {now.is_set('i__ready')}"
-            f" (or (not {now.is_set('o__valid')}) {now.is_set('o__ready')} (not {now.last})))"
-            f" (= {following.is_set('o__valid')} (or (and {now.taken} {now.last})"
-            f" (and {now.is_set('o__valid')} (not {now.is_set('o__ready')})))))",
-        ),
-        *(_block_laws(now, following) if entry.block is Block.SHARED_EXPONENT else _lane_laws(now, following)),
+        ("offered until taken", held),
+        ("no beat lost or doubled", f"(and {taken} {counted})"),
+        *results(now, following),
     ]
     return (*starts, *(_law(entry, label, term) for label, term in laws), *_whole_block(entry))
 
@@ -169,7 +167,7 @@ def _whole_block(entry: Entry) -> tuple[Obligation, ...]:
     names = [f"s{cycle}" for cycle in range(entry.beats + 1)]
     script = specification(entry, entry.policy) + "".join(state(entry, name) for name in names)
     script += f"(assert {_At(entry, names[0]).between_blocks})\n"
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         cycle = _At(entry, before)
         script += f"(assert (and {cycle.taken} (not {cycle.is_set('rst')}) {moves(entry, before, after)}))\n"
     payloads = [_At(entry, name).input for name in names[:-1]]
@@ -191,7 +189,7 @@ def trace_script(entry: Entry, obligation: Obligation, cycles: int) -> tuple[str
     script = obligation.broken + "".join(state(entry, name) for name in names)
     script += f"(assert {initially(entry, names[0])})\n"
     asked: list[str] = []
-    for cycle, (before, after) in enumerate(zip(names, names[1:], strict=False)):
+    for cycle, (before, after) in enumerate(pairwise(names)):
         now, following = _At(entry, before), _At(entry, after)
         script += _cycle(entry, before, str(cycle))
         script += f"(assert (and (not {now.is_set('rst')}) {moves(entry, before, after)}))\n"
