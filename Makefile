@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Everything the targets run comes from the virtual environment; the simulators find the rest of PATH behind it.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup test regress exhaustive verilog qor record bench lint type clean
+.PHONY: help setup test regress exhaustive prove verilog qor record bench lint type clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "mxtwin: Python must have venv and ensurepip (Debian: python3-venv)" >&2; exit 2; }
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,report]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,report,prove]'
 	@touch $@
 
 test: $(READY) ## the whole test suite
@@ -35,15 +35,19 @@ regress: $(READY) ## simulate the catalogue against the golden twin (SIM="verila
 exhaustive: $(READY) ## all 2^32 fp32 patterns of each element through the golden narrow (ARGS="--from N")
 	$(BIN)/mxtwin exhaustive $(ARGS)
 
+prove: $(READY) ## prove the catalogue's RTL against its specification (ARGS="--quick", ARGS="--check", ...)
+	$(BIN)/mxtwin prove $(ARGS)
+
 verilog: $(READY) ## write build/verilog/<name>.v and .json
 	$(BIN)/mxtwin verilog --out build/verilog $(ARGS)
 
 qor: $(READY) ## measure the catalogue's area; fail where it is worse than the baseline
 	$(BIN)/mxtwin qor --check $(ARGS)
 
-record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Verilog and their digest in CHANGELOG.md
+record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Verilog and their digest, the proofs
 	$(BIN)/mxtwin qor --update
 	$(BIN)/mxtwin verilog --update-hashes
+	$(BIN)/mxtwin prove --update
 
 bench: $(READY) ## speed of the whole-tensor functions, as ratios in one run
 	$(BIN)/python -m mxmodel.bench $(ARGS)
