@@ -37,6 +37,7 @@ __all__ = [
     "Regression",
     "Row",
     "TopRun",
+    "blocks_of_streams",
     "case_of",
     "regress",
     "tensor_blocks",
@@ -248,6 +249,11 @@ def _alone(runs: Path) -> Iterator[None]:
         yield
 
 
+def blocks_of_streams(count: int) -> int:
+    """Blocks of 32 elements that every clocked entry gets where ``count`` random cases are asked for."""
+    return max(count // _CASES_PER_BLOCK, _LEAST_BLOCKS)
+
+
 def tops(entries: Sequence[Entry]) -> list[Top | StreamTop]:
     """The tops that ``entries`` are simulated in: combinational ones by their inputs, clocked ones together."""
     clocked = tuple(entry for entry in entries if entry.clocked)
@@ -316,7 +322,7 @@ class _Drive:
         return {name: np.concatenate([array, own[name]]) for name, array in inputs.items()}
 
     def _beats(self, entry: Entry, count: int) -> Beats:
-        return draw_beats(entry, max(count // _CASES_PER_BLOCK, _LEAST_BLOCKS), self.seed)
+        return draw_beats(entry, blocks_of_streams(count), self.seed)
 
     def _stream_failures(self, outcome: Outcome, simulator: Simulator, count: int) -> tuple[Failure, ...]:
         """A beat of a stream depends on those before it and on the stalls: the whole run shows it again."""

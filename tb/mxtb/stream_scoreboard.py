@@ -1,7 +1,9 @@
 """Inside the simulator: drive the streams of a plan under random stalls on both sides, and compare every beat.
 
-The clock is driven here too: inputs change while it is low, outputs are read before it rises. Two laws of a stream are
-watched in every cycle: what is offered stays offered until it is taken, and does not change meanwhile.
+The clock is driven here too: inputs change while it is low, outputs are read before it rises. Three laws are watched in
+every cycle: what is offered stays offered until it is taken, and does not change meanwhile; and a beat waits only if it
+ends a result while the result before has not been taken. Before the run every stream is filled and reset, so that
+nothing may be left of what it held.
 """
 
 import json
@@ -19,7 +21,7 @@ from cocotb.triggers import Timer
 
 from mxtb.scoreboard import KEPT, OUTPUTS, PLAN, RESULT
 
-__all__ = ["WatchedStream", "check_streams"]
+__all__ = ["WatchedStream", "check_streams", "stalls"]
 
 _PHASE = 64
 """Cycles for which one side keeps its habit."""
@@ -27,13 +29,16 @@ _PHASE = 64
 _HABITS = (1.0, 1.0, 0.9, 0.5, 0.5, 0.1)
 """How likely a side moves in a cycle; it never stalls, hardly, half of the time, or nearly always."""
 
+_FILL = 64
+"""Cycles that fill a stream before it is reset: more than a block has beats."""
+
 _PATIENCE = 200
 """Cycles for every beat owed before a stream is given up for dead."""
 
 
 @dataclass(kw_only=True)
 class WatchedStream:
-    """One entry under test: what is still to go in, what must still come out."""
+    """One entry under test: what is still to go in, what must still come out; ``gathers`` beats in make one out."""
 
     name: str
     beats: list[int]
@@ -43,6 +48,7 @@ class WatchedStream:
     lanes: int
     valid: Iterator[bool]
     ready: Iterator[bool]
+    gathers: int = 1
     sent: int = 0
     received: int = 0
     offering: bool = False
@@ -70,6 +76,9 @@ class WatchedStream:
         elif self.stalled is not None and payload != self.stalled:
             self._wrong(f"payload changed while stalled, {self.stalled} to {payload}", "payload held")
         self.stalled = payload if valid == "1" and not self.readied else None
+        ends = self.sent % self.gathers == self.gathers - 1
+        if self.offering and ready == "0" and not (ends and self.stalled is not None):
+            self._wrong("a beat kept waiting without need", "ready")
         if self.offering and ready == "1":
             self.sent += 1
             self.offering = False
@@ -114,6 +123,16 @@ def _habit(rng: np.random.Generator) -> Iterator[bool]:
         yield from (rng.random(_PHASE) < eagerness).tolist()
 
 
+def stalls(name: str, seed: int) -> tuple[Iterator[bool], Iterator[bool]]:
+    """Whether the two sides of the entry ``name`` move, cycle by cycle, without end: who offers, then who takes.
+
+    By its name, so that an entry meets the same stalls alone as among others.
+    """
+    own = zlib.crc32(name.encode())
+    valid, ready = (_habit(np.random.default_rng([seed, own, side])) for side in range(2))
+    return valid, ready
+
+
 async def check_streams(dut: Any) -> None:
     """Drive every beat of the plan; write counts and first mismatches beside it; fail if there was any."""
     directory = Path(os.environ[PLAN])
@@ -123,10 +142,8 @@ async def check_streams(dut: Any) -> None:
         with np.load(directory / f"{row['name']}.npz") as arrays:
             beats = [int.from_bytes(beat.tobytes(), "little") for beat in arrays["beats"]]
             expected = [int.from_bytes(beat.tobytes(), "little") for beat in arrays["expected"]]
-        # By its name, so that an entry meets the same stalls alone as among others.
-        own = zlib.crc32(row["name"].encode())
-        sides = [_habit(np.random.default_rng([plan["seed"], own, side])) for side in range(2)]
-        streams.append(WatchedStream(**row, beats=beats, expected=expected, valid=sides[0], ready=sides[1]))
+        valid, ready = stalls(row["name"], plan["seed"])
+        streams.append(WatchedStream(**row, beats=beats, expected=expected, valid=valid, ready=ready))
     start = time.perf_counter()
     await _run(dut, streams)
     for stream in streams:
@@ -146,12 +163,13 @@ async def check_streams(dut: Any) -> None:
 
 async def _run(dut: Any, streams: list[WatchedStream]) -> None:
     owed = max(len(stream.beats) + len(stream.expected) for stream in streams)
-    dut.clk.value = 0
-    dut.rst.value = 1
-    dut.inputs.value = 0
-    for level in (0, 1, 0, 1):
-        dut.clk.value = level
-        await Timer(1, "ns")
+    await _clock(dut, reset=1, word=0, cycles=2)
+    full, place = 0, 0
+    for stream in streams:
+        full |= ((1 << stream.in_bits + 1) - 1) << place  # ones, valid; never ready
+        place += stream.in_bits + 2
+    await _clock(dut, reset=0, word=full, cycles=_FILL)
+    await _clock(dut, reset=1, word=0, cycles=2)
     dut.rst.value = 0
     quiet = 0
     for _ in range(_PATIENCE * owed):
@@ -173,6 +191,14 @@ async def _run(dut: Any, streams: list[WatchedStream]) -> None:
         quiet = quiet + 1 if all(stream.done for stream in streams) else 0
         if quiet == _PHASE:
             break
+
+
+async def _clock(dut: Any, *, reset: int, word: int, cycles: int) -> None:
+    dut.rst.value = reset
+    dut.inputs.value = word
+    for level in (0, 1) * cycles:
+        dut.clk.value = level
+        await Timer(1, "ns")
 
 
 @cocotb.test()

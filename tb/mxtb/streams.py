@@ -90,8 +90,9 @@ def draw_beats(entry: Entry, blocks: int, seed: int) -> Beats:
     rng = np.random.default_rng([seed, blocks, entry.lanes])
     drawn = stimulus((entry,), blocks * MX_BLOCK.size, seed)
     if entry.block is Block.SHARED_EXPONENT:
-        chosen = rng.permutation(len(drawn["x"]))[:blocks]
-        return beats_of(entry, {"x": drawn["x"][chosen]})
+        x = drawn["x"][rng.permutation(len(drawn["x"]))[:blocks]]
+        x[0] = 0  # the smallest maximum comes first, so that what a reset left behind would show
+        return beats_of(entry, {"x": x})
     word = "code" if entry.source is None else "x"
     order = rng.permutation(len(drawn[word]))[: blocks * MX_BLOCK.size]
     words = drawn[word][order].reshape(-1, entry.lanes)
@@ -153,7 +154,8 @@ def compare_streams(
         np.savez(work / f"{entry.name}.npz", beats=own.beats, expected=own.expected)
         in_bits, out_bits = payload_bits(entry)
         lanes = 1 if entry.block is Block.SHARED_EXPONENT else entry.lanes
-        rows.append({"name": entry.name, "in_bits": in_bits, "out_bits": out_bits, "lanes": lanes})
+        widths = {"in_bits": in_bits, "out_bits": out_bits, "lanes": lanes}
+        rows.append({"name": entry.name, **widths, "gathers": entry.beats})
         planned[entry.name] = len(own.expected) * lanes
     plan = {"streams": rows, "seed": seed, "keep_outputs": keep_outputs}
     (work / "plan.json").write_text(json.dumps(plan))
