@@ -29,6 +29,9 @@ __all__ = [
 _REACH = 20
 """Binades on either side of 1 that value-space random covers: past the grid of every element, E5M2's included."""
 
+_SUBNORMALS = 1 / 8
+"""Share of the value-space random that is subnormal."""
+
 _SHARE_AT_EDGE, _SHARE, _SHARE_OF_SPECIALS = 4, 32, 8
 """Of the directed pairs with a scale, one in so many is taken: of boundaries at an edge scale and elsewhere, of
 specials elsewhere."""
@@ -141,7 +144,10 @@ def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tu
 
 
 def random_values(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:
-    """Half uniform over bit patterns, half in value space: what the elements can hold, and a little beyond."""
+    """Half uniform over bit patterns, half in value space: what the elements can hold, and a little beyond.
+
+    Of the latter some are subnormals of every size, which uniform patterns of a wide source all but miss.
+    """
     dtype = _bits_dtype(source)
     patterns = rng.integers(0, 1 << source.width, size=count - count // 2, dtype=np.uint64).astype(dtype)
     fields = rng.integers(source.bias - _REACH, source.bias + _REACH, size=count // 2, dtype=np.int64)
@@ -150,6 +156,9 @@ def random_values(source: SourceFormat, count: int, rng: np.random.Generator) ->
     # Few significant bits make exact ties and exact grid values frequent.
     kept = rng.integers(0, source.trailing_bits + 1, size=count // 2, dtype=np.int64)
     trailing = trailing >> kept << kept
+    subnormal = rng.random(count // 2) < _SUBNORMALS
+    size = rng.integers(0, source.trailing_bits, size=count // 2, dtype=np.int64)
+    fields, trailing = np.where(subnormal, 0, fields), np.where(subnormal, trailing >> size, trailing)
     signs = rng.integers(0, 2, size=count // 2, dtype=np.int64) << (source.width - 1)
     mixed = np.concatenate([patterns, (signs | fields << source.trailing_bits | trailing).astype(dtype)])
     return rng.permutation(mixed)
@@ -179,10 +188,10 @@ def codes_and_scales(width: int, count: int, rng: np.random.Generator) -> tuple[
 
 
 def blocks(source: SourceFormat, count: int, rng: np.random.Generator, *, lane_stride: int = 1) -> Bits:
-    """Blocks [cases, 32]: every exponent alone in its lanes, specials in all lanes, then ``count`` random ones.
+    """Blocks [cases, 32]: exponents and specials alone in their lanes, specials in all, then ``count`` random ones.
 
-    An exponent is put into every ``lane_stride``-th lane, beginning at another one for each exponent, so that all lanes
-    see an exponent of every size.
+    An exponent, or a special among zeros, is put into every ``lane_stride``-th lane, beginning at another one for each,
+    so that all lanes see an exponent of every size.
     """
     size = MX_BLOCK.size
     dtype = _bits_dtype(source)
@@ -198,8 +207,10 @@ def blocks(source: SourceFormat, count: int, rng: np.random.Generator, *, lane_s
     alone |= rng.integers(0, 2, size=shape) << (source.width - 1)
     special = specials(source)
     same = np.repeat(special[:, None], size, axis=1)
-    one = np.zeros((special.size, size), dtype=dtype)
-    one[np.arange(special.size), np.arange(special.size) % size] = special
+    lanes = size // lane_stride
+    one = np.zeros((special.size * lanes, size), dtype=dtype)
+    row = np.arange(len(one))
+    one[row, (row * lane_stride + row // lanes) % size] = special.repeat(lanes)
     return np.concatenate([alone.astype(dtype), same, one, random_blocks(source, count, rng)])
 
 
@@ -209,6 +220,9 @@ def random_blocks(source: SourceFormat, count: int, rng: np.random.Generator) ->
     ceiling = rng.integers(0, source.max_biased_exponent + 1, size=(count, 1))
     spread = rng.integers(0, 12, size=(count, size))
     fields = np.maximum(ceiling - spread, 0)
-    bits = fields << source.trailing_bits | rng.integers(0, source.trailing_mask + 1, size=(count, size))
+    trailing = rng.integers(0, source.trailing_mask + 1, size=(count, size))
+    # Subnormals of every size: widened from a short source they differ in exponent.
+    smaller = rng.integers(0, source.trailing_bits + 1, size=(count, size))
+    bits = fields << source.trailing_bits | np.where(fields == 0, trailing >> smaller, trailing)
     bits |= rng.integers(0, 2, size=(count, size)) << (source.width - 1)
     return np.asarray(bits, dtype=_bits_dtype(source))

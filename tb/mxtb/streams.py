@@ -21,6 +21,9 @@ __all__ = ["Beats", "StreamTop", "beats_of", "compare_streams", "draw_beats"]
 
 TOPLEVEL = "mx_streams"
 
+_ZERO_BLOCKS = 8
+"""Of a stream that gathers a maximum, one block in so many is of zeros."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Beats:
@@ -91,7 +94,8 @@ def draw_beats(entry: Entry, blocks: int, seed: int) -> Beats:
     drawn = stimulus((entry,), blocks * MX_BLOCK.size, seed)
     if entry.block is Block.SHARED_EXPONENT:
         x = drawn["x"][rng.permutation(len(drawn["x"]))[:blocks]]
-        x[0] = 0  # the smallest maximum comes first, so that what a reset left behind would show
+        # Blocks with the smallest maximum, one of them first: what a reset or the block before left behind would show.
+        x[::_ZERO_BLOCKS] = 0
         return beats_of(entry, {"x": x})
     word = "code" if entry.source is None else "x"
     order = rng.permutation(len(drawn[word]))[: blocks * MX_BLOCK.size]

@@ -2,13 +2,20 @@
 
 Of a clocked entry it is one step of a bisimulation: from states that agree, under the same inputs, the same outputs and
 states that agree again. States agree if every flip-flop does; those behind ``o__payload`` only while ``o__valid`` is 1,
-since nobody reads a payload that is not valid. What this step cannot show counts as not equivalent.
+since nobody reads a payload that is not valid; and two maxima ``so_far`` also if both are so small that the scale byte
+is clamped alike (E-4). What this step cannot show counts as not equivalent.
 """
 
 import re
 from collections.abc import Sequence
 from enum import Enum
 
+import numpy as np
+
+from mxhw.catalog import Entry
+from mxmodel.formats import FP32
+from mxmodel.rules import ExponentPolicy
+from mxmodel.shared_exponent import scale_from_exponent
 from mxtb.mutation.netlist import MUTANT, Mutant, Mutated
 
 __all__ = ["SECONDS", "Verdict", "verdicts"]
@@ -18,7 +25,7 @@ SECONDS = 60
 
 _STATE = re.compile(r"^\(define-sort \|(?P<module>.+)_s\| \(\) \(_ BitVec (?P<bits>\d+)\)\)", re.MULTILINE)
 _REGISTER = re.compile(r"^; yosys-smt2-register (\S+) \d+$", re.MULTILINE)
-_PAYLOAD, _VALID, _READY = "o__payload", "o__valid", "i__ready"
+_PAYLOAD, _VALID, _READY, _MAXIMUM = "o__payload", "o__valid", "i__ready", "so_far"
 
 
 class Verdict(Enum):
@@ -58,7 +65,7 @@ def _miter(netlist: Mutated, mutant: Mutant) -> str:
         raise RuntimeError(f"yosys gave no state of {netlist.entry.name} in its SMT-LIB")
     module, bits = state["module"], int(state["bits"])
     places = _places(netlist.smt2)
-    select, payload = places[MUTANT], places.get(_PAYLOAD, []) if netlist.entry.clocked else []
+    select = places[MUTANT]
     free, stale, original, other, original_next, other_next = (
         f"{name}_{mutant.number}" for name in ("free", "stale", "original", "other", "original_next", "other_next")
     )
@@ -77,24 +84,35 @@ def _miter(netlist: Mutated, mutant: Mutant) -> str:
     sort = f"(_ BitVec {bits})"
     # Both sides share their free bits by construction, so that the solver sees equal logic once.
     unselected = f"(bvnot {vector(select)})"
-    right = free
-    if payload:
-        unread = f"(ite {of(_VALID, original)} {free} {stale})"
-        right = f"(bvor (bvand {free} (bvnot {vector(payload)})) (bvand {vector(payload)} {unread}))"
     chosen = vector(select, mutant.number)
     lines = [
         *(f"(declare-fun {name} () {sort})" for name in (free, stale)),
         f"(define-fun {original} () {sort} (bvand {free} {unselected}))",
-        f"(define-fun {other} () {sort} (bvor (bvand {right} {unselected}) {chosen}))",
     ]
     if not netlist.entry.clocked:
+        lines.append(f"(define-fun {other} () {sort} (bvor {original} {chosen}))")
         return "\n".join([*lines, f"(assert {differs(netlist.entry.output_port)})"])
-    steps = []
+
+    nothing, registers = vector([]), [name for name in _registers(netlist) if name != _PAYLOAD]
+    apart = f"(ite {of(_VALID, original)} {nothing} {vector(places.get(_PAYLOAD, []))})"
+    steps, differences = [], []
+    alike = _clamped_alike(netlist.entry)
+    if alike is not None and _MAXIMUM in registers:
+
+        def small(at: str) -> str:
+            return f"(bvule {of(_MAXIMUM, at)} (_ bv{alike} {FP32.exponent_bits}))"
+
+        registers.remove(_MAXIMUM)
+        apart = f"(bvor {apart} (ite {small(original)} {vector(places.get(_MAXIMUM, []))} {nothing}))"
+        steps.append(f"(=> {small(original)} {small(other)})")
+        both = f"(and {small(original_next)} {small(other_next)})"
+        differences.append(f"(and {differs(_MAXIMUM, original_next, other_next)} (not {both}))")
+    mixed = f"(bvor (bvand {free} (bvnot {apart})) (bvand {stale} {apart}))"
+    lines.append(f"(define-fun {other} () {sort} (bvor (bvand {mixed} {unselected}) {chosen}))")
     for now, then in ((original, original_next), (other, other_next)):
         lines.append(f"(declare-fun {then} () {sort})")
         steps += [f"(|{module}_t| {now} {then})", f"(= {of(MUTANT, now)} {of(MUTANT, then)})"]
-    registers = [name for name in dict.fromkeys(_REGISTER.findall(netlist.smt2)) if name != _PAYLOAD]
-    differences = [
+    differences += [
         differs(_READY),
         differs(_VALID),
         f"(and {of(_VALID, original)} {differs(_PAYLOAD)})",
@@ -103,6 +121,18 @@ def _miter(netlist: Mutated, mutant: Mutant) -> str:
     ]
     lines.append(f"(assert (and {' '.join(steps)} (or {' '.join(differences)})))")
     return "\n".join(lines)
+
+
+def _registers(netlist: Mutated) -> list[str]:
+    return list(dict.fromkeys(_REGISTER.findall(netlist.smt2)))
+
+
+def _clamped_alike(entry: Entry) -> int | None:
+    """The largest maximum that gives the same scale byte as 0 and all below it; None for an entry without maxima."""
+    if not isinstance(entry.policies[0], ExponentPolicy):
+        return None
+    scales = scale_from_exponent(np.arange(FP32.max_biased_exponent + 1, dtype=np.uint8), entry.policies[0])
+    return int(np.argmax(scales != scales[0])) - 1
 
 
 def _places(smt2: str) -> dict[str, list[int]]:
