@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Everything the targets run comes from the virtual environment; the simulators find the rest of PATH behind it.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup test regress exhaustive prove verilog qor record bench lint type clean
+.PHONY: help setup test regress exhaustive prove mutate verilog qor record bench lint type clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -49,8 +49,12 @@ record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Ver
 	$(BIN)/mxtwin verilog --update-hashes
 	$(BIN)/mxtwin prove --update
 
-bench: $(READY) ## speed of the whole-tensor functions, as ratios in one run
+mutate: $(READY) ## plant faults in the gate-level netlists; fail where the regression finds too few (ARGS="narrow --seed 7")
+	$(BIN)/mxtwin mutate $(ARGS)
+
+bench: $(READY) ## speed of the whole-tensor functions and of the machine, as ratios in one run
 	$(BIN)/python -m mxmodel.bench $(ARGS)
+	$(BIN)/python -m mxmodel.machine_bench
 
 lint: $(READY) ## ruff: style and format
 	$(BIN)/ruff check

@@ -29,6 +29,7 @@ import mxmodel.cli
 import mxmodel.program_cli
 import mxtb.program_cli
 import mxtb.proof.cli
+import mxtb.mutation.cli
 from mxhw.catalog import Block, Entry, Form, find, policy_of
 from mxmodel.bad_input import BadInput
 from mxmodel.formats import ELEMENTS, MX_BLOCK, element_format, source_format
@@ -53,6 +54,7 @@ app.add_typer(mxmodel.cli.app)
 app.add_typer(mxmodel.program_cli.app)
 app.add_typer(mxtb.program_cli.app)
 app.add_typer(mxtb.proof.cli.app)
+app.add_typer(mxtb.mutation.cli.app)
 
 BUILD = Path("build")
 SimulatorName = Enum("SimulatorName", {name.upper(): name for name in simulators.NAMES})  # type: ignore[misc]

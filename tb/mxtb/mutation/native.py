@@ -125,7 +125,7 @@ def _run(evaluator: Path, netlist: Mutated, work: Path, *arguments: str) -> dict
         timeout=_TIMEOUT,
     )
     if run.returncode != 0:
-        raise RuntimeError(f"the evaluator failed on {netlist.entry.name}: {run.returncode} {run.stderr.strip()[-500:]}")
+        raise RuntimeError(f"the evaluator failed on {netlist.entry.name}: {run.stderr.strip()[-500:]}")
     found: dict[int, Difference | None] = {}
     for line in run.stdout.splitlines():
         number, place, what = line.split(" ", 2)

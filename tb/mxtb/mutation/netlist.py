@@ -236,7 +236,9 @@ def control_pins(gates: Gates) -> tuple[set[tuple[str, str]], set[tuple[str, str
         grown = not reached <= carries
         carries |= reached  # type: ignore[arg-type]  # constants are driven by no cell
     todo = [*gates.outputs["i__ready"], *gates.outputs["o__valid"]]
-    todo += [bit for cell in gates.cells for pin in _STEERING_PINS if _flip_flop(cell) for bit in cell.pins.get(pin, [])]
+    todo += [
+        bit for cell in gates.cells for pin in _STEERING_PINS if _flip_flop(cell) for bit in cell.pins.get(pin, [])
+    ]
     control: set[int | str] = set()
     while todo:
         bit = todo.pop()
