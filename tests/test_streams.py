@@ -119,6 +119,27 @@ def test_the_laws_of_a_stream_are_watched(cycles: list[str], wanted: str | None)
     assert watched.mismatches == (wanted is not None)
 
 
+@pytest.mark.parametrize(
+    ("sent", "outputs", "waits"),
+    [
+        # Two beats make a result; the consumer is never ready. What stands is valid, i.ready, payload.
+        (0, "00" + "0000", "without need"),
+        (0, "10" + "0101", "without need"),
+        (1, "00" + "0000", "without need"),
+        (1, "10" + "0101", None),
+        (0, "11" + "0101", None),
+    ],
+)
+def test_only_a_last_beat_waits_and_only_for_a_result(sent: int, outputs: str, waits: str | None) -> None:
+    sides = {"valid": repeat(True), "ready": repeat(False)}
+    watched = WatchedStream(
+        name="s", beats=[1] * 2, expected=[5], in_bits=4, out_bits=4, lanes=1, gathers=2, sent=sent, **sides
+    )
+    watched.drive()
+    watched.observe(outputs)
+    assert [row["got"].endswith(waits or "") for row in watched.kept] == [True] * (waits is not None)
+
+
 def test_a_lost_and_an_added_beat_are_reported(bench: Path, tmp_path: Path) -> None:
     """Expectations of one beat more, and of one less, than the RTL gives."""
     entry = next(e for e in CLOCKED if e.block is Block.LDEXP)

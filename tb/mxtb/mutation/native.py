@@ -137,14 +137,15 @@ def _run(evaluator: Path, netlist: Mutated, work: Path, *arguments: str) -> dict
 
 def bit_planes(words: NDArray[Any]) -> NDArray[np.uint64]:
     """Cases [cases] or [cases, elements] as [bits of a case][words of 64 cases], the first case lowest; padded."""
-    little = np.ascontiguousarray(words, dtype=words.dtype.newbyteorder("<")).reshape(len(words), -1)
-    columns = np.ascontiguousarray(little.view(np.uint8).reshape(len(words), -1).T)
+    rows = words[:, None] if words.ndim == 1 else words
+    little = np.ascontiguousarray(rows, dtype=words.dtype.newbyteorder("<"))
+    columns = np.ascontiguousarray(little.view(np.uint8).T)
     cases = -(-len(words) // _BLOCK_OF_CASES) * _BLOCK_OF_CASES
     planes = np.zeros((len(columns), 8, cases // 8), dtype=np.uint8)
     for place in range(8):
         packed = np.packbits(columns >> np.uint8(place) & np.uint8(1), axis=1, bitorder="little")
         planes[:, place, : packed.shape[1]] = packed
-    return planes.reshape(8 * len(columns), -1).view("<u8")
+    return planes.reshape(8 * len(columns), cases // 8).view("<u8")
 
 
 def _program(netlist: Mutated, inputs: list[int], outputs: list[int | str]) -> NDArray[np.int32]:
