@@ -27,7 +27,7 @@ __all__ = ["COMPILER", "Difference", "bit_planes", "build_evaluator", "run_lanes
 COMPILER = "g++"
 
 _SOURCE = Path(__file__).with_name("evaluate.cpp")
-_FLAGS = ("-O3", "-march=native", "-std=c++17")
+_FLAGS = ("-O3", "-std=c++17")
 _TIMEOUT = 900
 """Seconds for all mutants of one entry."""
 
