@@ -29,7 +29,7 @@ from mxtb.comparison import Mismatch, Outcome
 from mxtb.explain import Case, explain
 from mxtb.lanes import Top, compare
 from mxtb.simulators import Simulator
-from mxtb.streams import Beats, StreamTop, compare_streams, draw_beats
+from mxtb.streams import Beats, StreamTop, compare_streams, regression_beats
 
 __all__ = [
     "DEFAULT_VECTORS",
@@ -322,7 +322,7 @@ class _Drive:
         return {name: np.concatenate([array, own[name]]) for name, array in inputs.items()}
 
     def _beats(self, entry: Entry, count: int) -> Beats:
-        return draw_beats(entry, blocks_of_streams(count), self.seed)
+        return regression_beats(entry, blocks_of_streams(count), self.seed)
 
     def _stream_failures(self, outcome: Outcome, simulator: Simulator, count: int) -> tuple[Failure, ...]:
         """A beat of a stream depends on those before it and on the stalls: the whole run shows it again."""

@@ -27,7 +27,7 @@ _LANE_STRIDE = 8
 def stimulus(
     entries: Sequence[Entry], count: int, rng: np.random.Generator, *, thorough: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Every exponent alone in every lane, specials in all lanes, then ``count`` / 4 random blocks.
+    """Every exponent alone in every lane and in several, specials, then ``count`` / 4 random blocks.
 
     Unless ``thorough``, an exponent is put into four of the lanes, other ones for each.
     """

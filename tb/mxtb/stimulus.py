@@ -32,9 +32,16 @@ _REACH = 20
 _SUBNORMALS = 1 / 8
 """Share of the value-space random that is subnormal."""
 
-_SHARE_AT_EDGE, _SHARE, _SHARE_OF_SPECIALS = 4, 32, 8
-"""Of the directed pairs with a scale, one in so many is taken: of boundaries at an edge scale and elsewhere, of
-specials elsewhere."""
+_SHARE_AT_EDGE, _SHARE, _SHARE_OF_SPECIALS = 13, 31, 8
+"""Of the directed pairs with a scale, one in so many is taken: of an element's boundaries at an edge scale and
+elsewhere, of specials elsewhere. Boundaries are in turn an even code, a tie that goes down, an odd code, a tie that goes
+up: the shares of boundaries are odd, so that every scale sees all four."""
+
+_SIGN_EVERY = 8
+"""The sign of an exponent that is alone in its lane changes after so many exponents, so that every lane holds both."""
+
+_FEW = 32
+"""An element with no more boundaries (FP4) has all of them at an edge scale."""
 
 Bits = NDArray[np.unsignedinteger]
 
@@ -121,21 +128,41 @@ def values(source: SourceFormat, elements: Iterable[ElementFormat]) -> Bits:
     return np.unique(np.concatenate([near, binade_edges(source), specials(source)]))
 
 
+def landmarks(element: ElementFormat) -> list[Fraction]:
+    """The boundaries at which a class of codes begins or ends: about zero, about min-normal, about max-normal."""
+    points = boundaries(element)
+    low = points.index(Fraction(2) ** element.min_exponent)
+    return sorted({*points[:3], *points[low - 3 : low + 2], *points[-7:]})
+
+
+def meeting_scale(source: SourceFormat, element: ElementFormat) -> int:
+    """The scale byte under which the smallest normal value of ``source`` is that of ``element``."""
+    return min(max(E8M0.bias + 1 - source.bias - element.min_exponent, 0), E8M0.max_byte)
+
+
 def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tuple[Bits, NDArray[np.uint8]]:
     """Directed (x, scale) pairs: specials and boundaries ± 1 ulp at every scale.
 
-    At ``EDGE_SCALES`` all specials and one boundary in four are taken, at the others a thinner share, different ones at
-    each scale: a scale only moves the exponent, so that many scales together show all of them many times.
+    At ``EDGE_SCALES``, and where the subnormals of source and element meet, all specials, the landmarks and one boundary
+    in thirteen are taken; at the others a thinner share, different ones at each scale: a scale only moves the exponent, so
+    that many scales together show all of them many times.
     """
-    exact = sorted({value for element in elements for value in boundaries(element)})
+    elements = tuple(elements)
+    exact = [(boundaries(element), landmarks(element)) for element in elements]
+    edges = {*EDGE_SCALES, *(meeting_scale(source, element) for element in elements)}
     fixed = specials(source)
     xs, scales = [], []
     for scale in range(1 << E8M0.width):
-        at_edge = scale in EDGE_SCALES
-        share = _SHARE_AT_EDGE if at_edge else _SHARE
-        chosen = exact[scale % share :: share]
+        at_edge = scale in edges
+        chosen: set[Fraction] = set()
+        for points, always in exact:
+            if at_edge:
+                share = 1 if len(points) <= _FEW else _SHARE_AT_EDGE
+                chosen.update(points[scale % share :: share], always)
+            else:
+                chosen.update(points[scale % _SHARE :: _SHARE])
         factor = Fraction(2) ** (scale - E8M0.bias)
-        shifted = (encode(value * factor, source) for value in chosen)
+        shifted = (encode(value * factor, source) for value in sorted(chosen))
         near = _with_neighbours((bits for bits in shifted if bits is not None), source)
         both = np.concatenate([near, fixed if at_edge else fixed[scale % _SHARE_OF_SPECIALS :: _SHARE_OF_SPECIALS]])
         xs.append(both)
@@ -188,7 +215,7 @@ def codes_and_scales(width: int, count: int, rng: np.random.Generator) -> tuple[
 
 
 def blocks(source: SourceFormat, count: int, rng: np.random.Generator, *, lane_stride: int = 1) -> Bits:
-    """Blocks [cases, 32]: exponents and specials alone in their lanes, specials in all, then ``count`` random ones.
+    """Blocks [cases, 32]: every exponent alone in its lanes and in several, specials in all lanes, then ``count`` random.
 
     An exponent, or a special among zeros, is put into every ``lane_stride``-th lane, beginning at another one for each,
     so that all lanes see an exponent of every size.
@@ -197,21 +224,60 @@ def blocks(source: SourceFormat, count: int, rng: np.random.Generator, *, lane_s
     dtype = _bits_dtype(source)
     field = np.repeat(np.arange(source.max_biased_exponent + 1, dtype=np.int64), size // lane_stride)
     place = np.arange(field.size)
-    lane = (place * lane_stride + field) % size
+    alone = _below(field, source, rng)
     # One lane holds the exponent, the others anything smaller: the maximum must come from that lane.
-    shape = (field.size, size)
-    below = rng.integers(0, 1 << 30, size=shape) % np.maximum(field, 1)[:, None]
-    alone = below << source.trailing_bits | rng.integers(0, source.trailing_mask + 1, size=shape)
     trailing = rng.integers(0, source.trailing_mask + 1, size=field.size)
+    signs = rng.integers(0, 2, size=alone.shape)
+    lane = (place * lane_stride + field) % size
     alone[place, lane] = field << source.trailing_bits | trailing
-    alone |= rng.integers(0, 2, size=shape) << (source.width - 1)
+    signs[place, lane] = field // _SIGN_EVERY % 2
+    alone |= signs << (source.width - 1)
     special = specials(source)
     same = np.repeat(special[:, None], size, axis=1)
     lanes = size // lane_stride
     one = np.zeros((special.size * lanes, size), dtype=dtype)
     row = np.arange(len(one))
     one[row, (row * lane_stride + row // lanes) % size] = special.repeat(lanes)
-    return np.concatenate([alone.astype(dtype), same, one, random_blocks(source, count, rng)])
+    several = [_tied_blocks(source, rng), _non_finite_blocks(source)]
+    return np.concatenate([alone.astype(dtype), same, one, *several, random_blocks(source, count, rng)])
+
+
+def _below(field: NDArray[np.int64], source: SourceFormat, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Magnitudes [cases, 32] whose biased exponents are less than ``field`` [cases] (0 where that is 0)."""
+    shape = (field.size, MX_BLOCK.size)
+    exponents = rng.integers(0, 1 << 30, size=shape) % np.maximum(field, 1)[:, None]
+    return exponents << source.trailing_bits | rng.integers(0, source.trailing_mask + 1, size=shape)
+
+
+def _tied_blocks(source: SourceFormat, rng: np.random.Generator) -> Bits:
+    """Blocks whose largest exponent, each in turn, is held by two lanes, by seven and by all, first by either sign."""
+    size = MX_BLOCK.size
+    field = np.arange(source.max_biased_exponent + 1, dtype=np.int64)
+    parts = []
+    for index, holders in enumerate((2, 7, size)):
+        magnitudes = _below(field, source, rng)
+        # Lane i holds the exponent where its place in an order that is each block's own is among the first.
+        holds = rng.permuted(np.tile(np.arange(size), (field.size, 1)), axis=1) < holders
+        trailing = rng.integers(0, source.trailing_mask + 1, size=magnitudes.shape)
+        magnitudes = np.where(holds, field[:, None] << source.trailing_bits | trailing, magnitudes)
+        signs = rng.integers(0, 2, size=magnitudes.shape)
+        signs[field, holds.argmax(axis=1)] = index % 2
+        parts.append(magnitudes | signs << (source.width - 1))
+    return np.concatenate(parts).astype(_bits_dtype(source))
+
+
+def _non_finite_blocks(source: SourceFormat) -> Bits:
+    """Blocks with so many Infs and so many NaNs among finite values, the first of either sign."""
+    size = MX_BLOCK.size
+    counts = ((1, 0), (2, 0), (7, 0), (size, 0), (0, 1), (0, 2), (0, 7), (0, size), (1, 1), (4, 3), (size // 2, size // 2))
+    one = source.bias << source.trailing_bits
+    rows = []
+    for index, (infinities, nans) in enumerate(counts):
+        row = np.full(size, one, dtype=np.int64)
+        row[:infinities] = source.infinity_bits
+        row[infinities : infinities + nans] = source.infinity_bits | 1 << index % source.trailing_bits
+        rows += [np.roll(row, 3 * index), np.roll(row | 1 << (source.width - 1), 5 * index)]
+    return np.array(rows, dtype=_bits_dtype(source))
 
 
 def random_blocks(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:

@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 
 from mxhw.catalog import Block, Entry
 from mxhw.emit import emit
-from mxmodel.formats import MX_BLOCK
+from mxmodel.formats import E8M0, MX_BLOCK
 from mxtb.blocks import golden, stimulus
 from mxtb.comparison import Outcome, compare_as_planned
 from mxtb.simulators import Simulator
 from mxtb.stimulus import random_scales
 
-__all__ = ["Beats", "StreamTop", "beats_of", "compare_streams", "draw_beats"]
+__all__ = ["Beats", "StreamTop", "beats_of", "compare_streams", "draw_beats", "regression_beats"]
 
 TOPLEVEL = "mx_streams"
 
 _ZERO_BLOCKS = 8
 """Of a stream that gathers a maximum, one block in so many is of zeros."""
+
+_SHARE_OF_RANDOM = 4
+"""However many cases are directed, one block in so many of those asked for is random."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,6 +108,38 @@ def draw_beats(entry: Entry, blocks: int, seed: int) -> Beats:
     else:
         scale = random_scales(words[:, 0], entry.source, rng)
     return beats_of(entry, {word: words.reshape(-1), "scale": scale.repeat(entry.lanes)})
+
+
+def regression_beats(entry: Entry, blocks: int, seed: int) -> Beats:
+    """At least ``blocks`` blocks of 32 elements for ``entry``, in any order: its block's directed cases, then random.
+
+    The directed pairs of a value and a scale stay together: a beat takes cases of one scale.
+    """
+    rng = np.random.default_rng([seed, blocks, entry.lanes])
+    directed = stimulus((entry,), 0, seed)
+    count = len(directed["x" if entry.source is not None else "code"])
+    if entry.block is Block.SHARED_EXPONENT:
+        more = stimulus((entry,), 4 * max(blocks - count, blocks // _SHARE_OF_RANDOM), seed)["x"][count:]
+        return beats_of(entry, {"x": rng.permutation(np.concatenate([directed["x"], more]))})
+    word = "code" if entry.source is None else "x"
+    cases = max(blocks * MX_BLOCK.size - count, blocks * MX_BLOCK.size // _SHARE_OF_RANDOM)
+    drawn = stimulus((entry,), cases, seed)
+    words = rng.permutation(drawn[word])[: cases // entry.lanes * entry.lanes].reshape(-1, entry.lanes)
+    if entry.source is None:
+        scale = rng.integers(0, E8M0.max_byte + 1, size=len(words), dtype=np.uint8)
+    else:
+        scale = random_scales(words[:, 0], entry.source, rng)
+    places = _beats_of_one_scale(directed["scale"], entry.lanes)
+    words = np.concatenate([directed[word][places], words])
+    scale = np.concatenate([directed["scale"][places[:, 0]], scale])
+    order = rng.permutation(len(words))
+    return beats_of(entry, {word: words[order].reshape(-1), "scale": scale[order].repeat(entry.lanes)})
+
+
+def _beats_of_one_scale(scale: NDArray[np.uint8], lanes: int) -> NDArray[np.intp]:
+    """Places of all cases [beats, lanes], those of a beat having the same scale; some twice, to fill the last beats."""
+    groups = (np.nonzero(scale == byte)[0] for byte in np.unique(scale))
+    return np.concatenate([np.resize(group, -(-group.size // lanes) * lanes) for group in groups]).reshape(-1, lanes)
 
 
 def beats_of(entry: Entry, inputs: Mapping[str, NDArray[Any]]) -> Beats:
