@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable
 from enum import Enum
@@ -40,6 +41,7 @@ from mxtb.exhaustive import PATTERNS, Result, Sweep, sweep
 from mxtb.explain import Case, explain
 from mxtb.lanes import Top, compare
 from mxtb.regress import STAGES, Regression, regress, tops, write_report
+from mxtb.report.write import PAGE, check_report, write_report_folder
 
 __all__ = ["app", "main"]
 
@@ -57,6 +59,9 @@ app.add_typer(mxtb.proof.cli.app)
 app.add_typer(mxtb.mutation.cli.app)
 
 BUILD = Path("build")
+_UNCOVERED_SHOWN = 20
+"""Uncovered bins printed; the report has all."""
+
 SimulatorName = Enum("SimulatorName", {name.upper(): name for name in simulators.NAMES})  # type: ignore[misc]
 Origin = Enum("Origin", {name.upper(): name for name in ("amaranth", *simulators.NAMES)})  # type: ignore[misc]
 
@@ -103,10 +108,15 @@ def regress_command(
     jobs: Annotated[int, typer.Option(min=1, help="Tops under way at once.")] = min(2, os.cpu_count() or 1),
     waves: Annotated[bool, typer.Option("--waves", help="Record waves (slow; narrow the run first).")] = False,
     data: Annotated[str | None, typer.Option(help="FILE or FILE::TENSOR to drive beside the built-in cases.")] = None,
-    report: Annotated[Path, typer.Option(help="Where the JSON report goes.")] = BUILD / "regress.json",
+    report: Annotated[
+        Path, typer.Option(help="A folder for the page, JUnit XML and JSON; or a .json file for that alone.")
+    ] = BUILD / "regress.json",
     as_json: Annotated[bool, typer.Option("--json", help="Print the report instead of tables.")] = False,
 ) -> None:
     """Simulate the catalogue's Verilog and compare it with the golden twin, bit for bit."""
+    folder = report.suffix != ".json"
+    if folder:
+        check_report(report)
     chosen_simulators = [simulators.find(name.value) for name in sim or [SimulatorName(simulators.NAMES[0])]]
     entries = mxhw.cli.entries_of(block, element, rules, entry)
     total = len(chosen_simulators) * len(tops(entries)) * len(STAGES)
@@ -125,12 +135,16 @@ def regress_command(
             data=data,
             progress=lambda top, stage: bar.update(task, advance=1, description=f"{top}: {done[stage]}"),
         )
-    write_report(result, report)
+    if folder:
+        write_report_folder(result, report, command=shlex.join(["mxtwin", *sys.argv[1:]]))
+        report /= PAGE
+    else:
+        write_report(result, report)
     if as_json:
         typer.echo(json.dumps(result.as_json(), indent=2))
     else:
         _print_regression(result, report)
-    if result.mismatches:
+    if not result.passed:
         raise typer.Exit(1)
 
 
@@ -162,10 +176,22 @@ def _print_regression(result: Regression, report: Path) -> None:
     for failure in result.failures:
         _print_story(console, failure.rows)
         console.print(f"reproduce with: {failure.reproduce}\n", soft_wrap=True)
+    _print_coverage(console, result)
     console.print(
         f"{result.comparisons:,} comparisons, {result.mismatches:,} mismatches, "
         f"{len(result.rows)} configurations in {result.seconds:.0f} s; report: {report}"
     )
+
+
+def _print_coverage(console: Console, result: Regression) -> None:
+    for line in result.uncovered[:_UNCOVERED_SHOWN]:
+        console.print(line, style="bold red", soft_wrap=True, highlight=False)
+    possible, hit, impossible = (
+        sum(getattr(coverage, name) for _, coverage in result.coverage) for name in ("possible", "hit", "impossible")
+    )
+    narrowed = "" if result.full else "; no failure, since fewer random cases than by default were asked for"
+    missed = narrowed if hit < possible else ""
+    console.print(f"coverage: {hit:,} of {possible:,} bins hit, {impossible:,} impossible{missed}")
 
 
 @app.command(

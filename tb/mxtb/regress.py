@@ -26,6 +26,8 @@ from mxmodel.widen import fp32_bits
 from mxtb import __version__
 from mxtb.blocks import golden, group, of_tensor, stimulus
 from mxtb.comparison import Mismatch, Outcome
+from mxtb.coverage.bins import Coverage
+from mxtb.coverage.entries import cover
 from mxtb.explain import Case, explain
 from mxtb.lanes import Top, compare
 from mxtb.simulators import Simulator
@@ -87,7 +89,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class TopRun:
-    """One top on one simulator: its rows, what it cost, and the first mismatch of every entry."""
+    """One top on one simulator: its rows, what it cost, the first mismatch and the coverage of every entry."""
 
     name: str
     simulator: str
@@ -97,6 +99,8 @@ class TopRun:
     simulation_seconds: float
     failures: tuple[Failure, ...]
     waves: Path | None
+    coverage: tuple[Coverage, ...]
+    coverage_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +130,30 @@ class Regression:
     @property
     def failures(self) -> list[Failure]:
         return [failure for run in self.runs for failure in run.failures]
+
+    @property
+    def coverage(self) -> list[tuple[str, Coverage]]:
+        """(simulator, coverage) of every configuration."""
+        return [(run.simulator, coverage) for run in self.runs for coverage in run.coverage]
+
+    @property
+    def full(self) -> bool:
+        """Whether at least the default number of random cases was asked for: only then is a missed bin a failure."""
+        return all(self.vectors[s.name] >= DEFAULT_VECTORS[s.name] for s in self.simulators)
+
+    @property
+    def uncovered(self) -> list[str]:
+        """Bins of a full run that should have been hit, and those of any run that nothing may hit, one line each."""
+        lines = []
+        for simulator, coverage in self.coverage:
+            where = f"{coverage.entry} on {simulator}"
+            lines += [f"{where}: never hit: {name}" for name in coverage.missed if self.full]
+            lines += [f"{where}: hit, but impossible: {name}" for name in coverage.violated]
+        return lines
+
+    @property
+    def passed(self) -> bool:
+        return not self.mismatches and not self.uncovered
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -158,10 +186,19 @@ class Regression:
                     "build_seconds": round(run.build_seconds, 2),
                     "golden_seconds": round(run.golden_seconds, 2),
                     "simulation_seconds": round(run.simulation_seconds, 2),
+                    "coverage_seconds": round(run.coverage_seconds, 2),
                     "waves": None if run.waves is None else str(run.waves),
                 }
                 for run in self.runs
             ],
+            "coverage": {
+                "full": self.full,
+                "passed": not self.uncovered,
+                "rows": [
+                    {"entry": coverage.entry, "simulator": simulator, **coverage.as_json()}
+                    for simulator, coverage in self.coverage
+                ],
+            },
             "failures": [failure.as_json() for failure in self.failures],
         }
 
@@ -284,6 +321,10 @@ class _Drive:
             golden_seconds = time.perf_counter() - start
             self.progress(label, "golden")
             outcome = compare_streams(simulator, top, beats, seed=self.seed, work=work, cache=cache, waves=self.waves)
+            start = time.perf_counter()
+            shown = [cover((e,), own.inputs, [golden(e, own.inputs)]) for e, own in zip(top.entries, beats.values(), strict=True)]
+            coverage = tuple(one for (one,) in shown)
+            coverage_seconds = time.perf_counter() - start
             failures = self._stream_failures(outcome, simulator, count)
         else:
             inputs = self._inputs(top, simulator, count)
@@ -291,6 +332,9 @@ class _Drive:
             golden_seconds = time.perf_counter() - start
             self.progress(label, "golden")
             outcome = compare(simulator, top, inputs, expected, work=work, cache=cache, waves=self.waves)
+            start = time.perf_counter()
+            coverage = tuple(cover(top.entries, inputs, expected))
+            coverage_seconds = time.perf_counter() - start
             failures = _lane_failures(top, outcome, inputs, simulator)
         self.progress(label, "simulate")
         return TopRun(
@@ -312,6 +356,8 @@ class _Drive:
             simulation_seconds=outcome.simulation_seconds,
             failures=failures,
             waves=outcome.waves,
+            coverage=coverage,
+            coverage_seconds=coverage_seconds,
         )
 
     def _inputs(self, top: Top, simulator: Simulator, count: int) -> dict[str, NDArray[Any]]:

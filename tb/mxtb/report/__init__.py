@@ -1,0 +1,1 @@
+"""The report of a regression: a page for people, JUnit XML for a continuous check, JSON for everything else."""
