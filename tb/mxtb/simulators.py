@@ -36,8 +36,8 @@ _VERILATOR_MINIMUM = (5, 36)
 _VERILATOR_ARGUMENTS = (
     "-Wno-fatal",  # Amaranth's output has width and case warnings; the committed waivers are checked by their own test
     "--no-public-flat-rw",  # the control file says what is public: the wrapper's ports alone
-    "-fno-dfg",  # this pass folds (a >> b) >> c with a sum that wraps (met in 5.048 to 5.050)
     "-O3",
+    "-fno-dfg",  # this pass folds (a >> b) >> c with a sum that wraps (met in 5.048 to 5.050); -O3 would switch it on again
     "--output-split",  # one C++ file: compiling many means reading Verilator's headers many times
     "0",
     "--x-assign",

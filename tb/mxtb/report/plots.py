@@ -75,8 +75,8 @@ def _figure() -> tuple[Any, Any]:
 
 
 def _staircase(element: ElementFormat) -> Plot:
-    """About zero: all subnormals and the first two normal binades, of both signs."""
-    reach = 2.0 ** (element.min_exponent + 2)
+    """About zero: all subnormals and the first normal binade, of both signs."""
+    reach = 2.0 ** (element.min_exponent + 1)
     if element.trailing_bits == 1:
         reach = 7.5  # FP4: everything, saturation included
     values = np.linspace(-reach, reach, 1601)
@@ -85,7 +85,7 @@ def _staircase(element: ElementFormat) -> Plot:
     axes.plot(values, _through(values, element), color=_LINE, linewidth=1.5, label="value of its code")
     axes.set_xlabel("x")
     axes.legend(frameon=False, loc="upper left", fontsize=8)
-    part = "the whole of it, saturation included" if element.trailing_bits == 1 else "subnormals and two binades"
+    part = "the whole of it, saturation included" if element.trailing_bits == 1 else "all subnormals and one binade"
     return Plot(
         key=f"staircase-{element.name}",
         title=f"{element.name}: value of the code",
@@ -101,22 +101,27 @@ def _relative_error(element: ElementFormat) -> Plot:
     figure, axes = _figure()
     axes.axvspan(2.0**low, 2.0**element.min_exponent, color=_FILL, linewidth=0)
     bound = 2.0 ** -(element.trailing_bits + 1)
-    axes.axhline(bound, color=_MARK, linewidth=0.9, linestyle=(0, (4, 3)), label=f"half an ulp: 2^-{element.trailing_bits + 1}")
+    axes.axhline(bound, color=_MARK, linewidth=0.9, linestyle=(0, (4, 3)), label=f"half an ulp: {_power(-element.trailing_bits - 1)}")
     axes.plot(values, error, color=_LINE, linewidth=0.9, label="error / x")
     axes.set_xscale("log", base=2)
     axes.set_xlim(2.0**low, 2.0**high)
-    axes.set_ylim(0, 1.05)
+    axes.set_ylim(0, min(1.05, 4 * bound))
     axes.set_xlabel("x")
     axes.legend(frameon=False, loc="upper right", fontsize=8)
     return Plot(
         key=f"error-{element.name}",
         title=f"{element.name}: relative error",
         caption=(
-            f"Shaded: subnormals, where the spacing no longer shrinks. From 2^{element.min_exponent} to max-normal at most "
-            f"half an ulp; beyond, it saturates."
+            f"Shaded: subnormals, where the spacing no longer shrinks and the error grows to all of x. From "
+            f"{_power(element.min_exponent)} to max-normal it is at most half an ulp; beyond, the code saturates."
         ),
         svg=_svg(figure, f"error-{element.name}"),
     )
+
+
+def _power(exponent: int) -> str:
+    """2 to the ``exponent``, as people write it."""
+    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _svg(figure: Any, key: str) -> str:
