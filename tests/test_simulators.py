@@ -157,7 +157,7 @@ def test_two_shifts_are_not_folded_into_one_that_wraps(
     sources = {
         "two_shifts.v": _TWO_SHIFTS,
         "shifts.v": f"module shifts({inputs}, output [7:0] y);\n  two_shifts inner(a, b, c, y);\nendmodule\n",
-        "shifts.vlt": "`verilator_config\nno_inline -module \"two_shifts\"\n"
+        "shifts.vlt": '`verilator_config\nno_inline -module "two_shifts"\n'
         + "".join(f'public_flat_rw -module "shifts" -var "{name}"\n' for name in (*ports, "y")),
     }
     built = build(simulator, sources, "shifts", cache=bench)

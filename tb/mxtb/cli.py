@@ -28,9 +28,10 @@ from typer.exceptions import TyperException
 import mxhw.cli
 import mxmodel.cli
 import mxmodel.program_cli
+import mxtb.coverage.cli
+import mxtb.mutation.cli
 import mxtb.program_cli
 import mxtb.proof.cli
-import mxtb.mutation.cli
 from mxhw.catalog import Block, Entry, Form, find, policy_of
 from mxmodel.bad_input import BadInput
 from mxmodel.formats import ELEMENTS, MX_BLOCK, element_format, source_format
@@ -57,6 +58,7 @@ app.add_typer(mxmodel.program_cli.app)
 app.add_typer(mxtb.program_cli.app)
 app.add_typer(mxtb.proof.cli.app)
 app.add_typer(mxtb.mutation.cli.app)
+app.add_typer(mxtb.coverage.cli.app)
 
 BUILD = Path("build")
 _UNCOVERED_SHOWN = 20

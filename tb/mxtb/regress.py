@@ -35,11 +35,12 @@ from mxtb.streams import Beats, StreamTop, compare_streams, regression_beats
 
 __all__ = [
     "DEFAULT_VECTORS",
+    "THOROUGH",
     "Failure",
     "Regression",
     "Row",
     "TopRun",
-    "blocks_of_streams",
+    "blocks_of",
     "case_of",
     "regress",
     "tensor_blocks",
@@ -50,7 +51,7 @@ __all__ = [
 DEFAULT_VECTORS = {"verilator": 500_000, "icarus": 20_000}
 """Random cases for each top, beside the directed ones; Icarus is some two hundred times slower."""
 
-_THOROUGH = ("verilator",)
+THOROUGH = ("verilator",)
 """Simulators fast enough for the exhaustive part of a stimulus."""
 
 _CASES_PER_BLOCK = 200
@@ -286,8 +287,8 @@ def _alone(runs: Path) -> Iterator[None]:
         yield
 
 
-def blocks_of_streams(count: int) -> int:
-    """Blocks of 32 elements that every clocked entry gets where ``count`` random cases are asked for."""
+def blocks_of(count: int) -> int:
+    """Blocks of 32 elements that a clocked entry is given where ``count`` random cases are asked for."""
     return max(count // _CASES_PER_BLOCK, _LEAST_BLOCKS)
 
 
@@ -322,7 +323,10 @@ class _Drive:
             self.progress(label, "golden")
             outcome = compare_streams(simulator, top, beats, seed=self.seed, work=work, cache=cache, waves=self.waves)
             start = time.perf_counter()
-            shown = [cover((e,), own.inputs, [golden(e, own.inputs)]) for e, own in zip(top.entries, beats.values(), strict=True)]
+            shown = [
+                cover((e,), own.inputs, [golden(e, own.inputs)])
+                for e, own in zip(top.entries, beats.values(), strict=True)
+            ]
             coverage = tuple(one for (one,) in shown)
             coverage_seconds = time.perf_counter() - start
             failures = self._stream_failures(outcome, simulator, count)
@@ -361,14 +365,14 @@ class _Drive:
         )
 
     def _inputs(self, top: Top, simulator: Simulator, count: int) -> dict[str, NDArray[Any]]:
-        inputs = stimulus(top.entries, count, self.seed, thorough=simulator.name in _THOROUGH)
+        inputs = stimulus(top.entries, count, self.seed, thorough=simulator.name in THOROUGH)
         if self.blocks is None or top.entries[0].source not in (FP32, None):
             return inputs
         own = of_tensor(top.entries, self.blocks)
         return {name: np.concatenate([array, own[name]]) for name, array in inputs.items()}
 
     def _beats(self, entry: Entry, count: int) -> Beats:
-        return regression_beats(entry, blocks_of_streams(count), self.seed)
+        return regression_beats(entry, blocks_of(count), self.seed)
 
     def _stream_failures(self, outcome: Outcome, simulator: Simulator, count: int) -> tuple[Failure, ...]:
         """A beat of a stream depends on those before it and on the stalls: the whole run shows it again."""

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,17 +156,24 @@ def _find_icarus() -> Simulator:
 
 
 def build(
-    simulator: Simulator, sources: Mapping[str, str], toplevel: str, *, cache: Path, waves: bool = False
+    simulator: Simulator,
+    sources: Mapping[str, str],
+    toplevel: str,
+    *,
+    cache: Path,
+    waves: bool = False,
+    more: Sequence[str] = (),
 ) -> Built:
     """Compile ``sources`` (file name -> text; ``.vlt`` files are for Verilator alone) with ``toplevel`` on top.
 
-    The result lives in ``cache`` under the hash of sources, flags and versions, and is used again as it is. Raises
-    ``SimulationFault`` with the end of the log if the tool fails.
+    ``more`` is arguments for Verilator beside its usual ones. The result lives in ``cache`` under the hash of sources,
+    flags and versions, and is used again as it is. Raises ``SimulationFault`` with the end of the log if the tool fails.
     """
     used = {name: text for name, text in sources.items() if simulator.name == "verilator" or not name.endswith(".vlt")}
+    arguments = [*_VERILATOR_ARGUMENTS, *more] if simulator.name == "verilator" else []
     recipe = {
         "simulator": [simulator.name, simulator.version, str(simulator.executable)],
-        "arguments": [*_VERILATOR_ARGUMENTS, _MAKE_VARIABLES] if simulator.name == "verilator" else [],
+        "arguments": [*arguments, _MAKE_VARIABLES] if arguments else [],
         "cocotb": importlib.metadata.version("cocotb"),
         "toplevel": toplevel,
         "waves": waves,
@@ -196,7 +203,7 @@ def build(
                 "simulator": simulator.name,
                 "sources": files,
                 "hdl_toplevel": toplevel,
-                "build_args": list(_VERILATOR_ARGUMENTS) if simulator.name == "verilator" else [],
+                "build_args": arguments,
                 "build_dir": str(directory),
                 "waves": waves,
             },

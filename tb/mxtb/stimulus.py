@@ -269,7 +269,19 @@ def _tied_blocks(source: SourceFormat, rng: np.random.Generator) -> Bits:
 def _non_finite_blocks(source: SourceFormat) -> Bits:
     """Blocks with so many Infs and so many NaNs among finite values, the first of either sign."""
     size = MX_BLOCK.size
-    counts = ((1, 0), (2, 0), (7, 0), (size, 0), (0, 1), (0, 2), (0, 7), (0, size), (1, 1), (4, 3), (size // 2, size // 2))
+    counts = (
+        (1, 0),
+        (2, 0),
+        (7, 0),
+        (size, 0),
+        (0, 1),
+        (0, 2),
+        (0, 7),
+        (0, size),
+        (1, 1),
+        (4, 3),
+        (size // 2, size // 2),
+    )
     one = source.bias << source.trailing_bits
     rows = []
     for index, (infinities, nans) in enumerate(counts):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.formats import E8M0, FP32, ElementFormat
+from mxmodel.formats import E8M0, FP32
 from mxmodel.rules import DequantPolicy, Scale255
 from mxtb.coverage.bins import Axis, Plan, Reason, Rule, Tally
 from mxtb.coverage.classes import CODE, SCALE, SIGN, code_classes, scale_classes, sign_classes
@@ -22,7 +22,11 @@ _ZERO, _SUBNORMAL, _MIN_NORMAL, _NORMAL, _TOP, _INF, _NAN = range(len(RESULT.lab
 
 
 def tally(
-    codes: NDArray[np.uint8], scale: NDArray[np.uint8], expected: NDArray[np.uint32], policy: DequantPolicy, label: str = ""
+    codes: NDArray[np.uint8],
+    scale: NDArray[np.uint8],
+    expected: NDArray[np.uint32],
+    policy: DequantPolicy,
+    label: str = "",
 ) -> Tally:
     """Count ``codes`` at their scales, with the fp32 bits ``expected`` of them under ``policy``."""
     element = policy.element
@@ -111,7 +115,12 @@ def _rules(policy: DequantPolicy) -> list[Rule]:
         rule("D-4", "NaN stays NaN", code=("NaN",), result=finite),
         rule("D-4", "NaN has sign 0", code=("NaN",), sign=("- to -",)),
         rule("D-4", "Inf stays Inf", code=("Inf",), result=tuple(label for label in finite if label != "Inf")),
-        rule("D-2", "zero is zero at every scale", code=("zero",), result=tuple(label for label in finite if label != "zero")),
+        rule(
+            "D-2",
+            "zero is zero at every scale",
+            code=("zero",),
+            result=tuple(label for label in finite if label != "zero"),
+        ),
         rule("D-2", "only a zero gives zero: nothing is flushed", result=("zero",)),
         rule("D-1", "the sign is the code's, but for NaN", sign=("- to +",)),
     ]

@@ -322,15 +322,23 @@ def _rules(policy: NarrowPolicy) -> Iterator[Rule]:
     if policy.pre_scale is PreScale.FP32_PRODUCT:
         yield rule("N-5", "scale 254 multiplies by +0.0: nothing is rounded, all become zero",
                    {"scale": "254", "rounding": others(ROUNDING, "not rounded")})  # fmt: skip
-        yield rule("N-5", "scale 254 multiplies by +0.0: all become zero", {"scale": "254", "result": others(RESULT, "zero")})
+        yield rule(
+            "N-5", "scale 254 multiplies by +0.0: all become zero", {"scale": "254", "result": others(RESULT, "zero")}
+        )
         yield rule("N-5", "scale 255 multiplies by -Inf: nothing is rounded",
                    {"scale": "255", "rounding": others(ROUNDING, "not rounded")})  # fmt: skip
         yield rule("N-5", "scale 255 multiplies by -Inf: only zero and max-normal come out",
                    {"scale": "255", "result": others(RESULT, "zero", "saturated")})  # fmt: skip
         yield rule("N-5", "up to scale 253 the factor is positive", {"scale": others(SCALE, "254", "255"), **flips})
-        yield rule("N-5", "a product by +0.0 is negative only if x is, or if invalid", {"scale": "254", "sign": "- to +"})
-        yield rule("N-5", "the sign of an invalid product is 1, and a NaN keeps its own", {"source": nans | {"zero"}, **flips})
-        yield rule("N-5", "a sign changes only where the scale decides", {"rounding": others(ROUNDING, "not rounded"), **flips})
+        yield rule(
+            "N-5", "a product by +0.0 is negative only if x is, or if invalid", {"scale": "254", "sign": "- to +"}
+        )
+        yield rule(
+            "N-5", "the sign of an invalid product is 1, and a NaN keeps its own", {"source": nans | {"zero"}, **flips}
+        )
+        yield rule(
+            "N-5", "a sign changes only where the scale decides", {"rounding": others(ROUNDING, "not rounded"), **flips}
+        )
         yield rule("N-5", "a sign changes only where the scale decides", {"carry": others(CARRY, "none"), **flips})
         yield rule("N-5", "a sign changes only where the scale decides: to zero or max-normal",
                    {"result": others(RESULT, "zero", "saturated"), **flips})  # fmt: skip
@@ -343,7 +351,11 @@ def _rules(policy: NarrowPolicy) -> Iterator[Rule]:
         yield rule("N-1", "the sign is kept, but for scale 255", flips)
     else:
         yield rule("N-1", "the sign is kept", flips)
-    yield rule("N-1", "zero is zero, whatever divides it", {"source": "zero", "rounding": others(ROUNDING, "zero", "not rounded")})
+    yield rule(
+        "N-1",
+        "zero is zero, whatever divides it",
+        {"source": "zero", "rounding": others(ROUNDING, "zero", "not rounded")},
+    )
     yield rule("N-1", "zero is zero, whatever divides it", {"source": "zero", "result": others(RESULT, "zero")})
     yield rule("N-2", "Inf is not rounded", {"source": "Inf", "rounding": others(ROUNDING, "not rounded")})
     yield rule("N-2", "Inf saturates", {"source": "Inf", "result": others(RESULT, "saturated")})
@@ -352,18 +364,30 @@ def _rules(policy: NarrowPolicy) -> Iterator[Rule]:
     yield rule(nan_clause, "NaN becomes NaN, or signed zero", {"source": nans, "result": others(RESULT, "NaN", "zero")})
     yield rule(nan_clause, "NaN becomes NaN", {"source": nans, "result": "zero"})
     yield rule("N-1", "only a zero is of this class", {"source": others(SPECIAL, "zero"), "rounding": "zero"})
-    yield rule("N-1", "every finite value is rounded", {"source": ("zero", "subnormal", "normal"), "rounding": "not rounded"})
+    yield rule(
+        "N-1", "every finite value is rounded", {"source": ("zero", "subnormal", "normal"), "rounding": "not rounded"}
+    )
     yield rule("N-4", "only NaN becomes NaN", {"source": others(SPECIAL, *nans), "result": "NaN"})
     yield rule("N-1", "these become zero", {"rounding": ("zero", "sticky only"), "result": others(RESULT, "zero")})
     yield rule("N-2", "these saturate", {"rounding": "past max-normal", "result": others(RESULT, "saturated")})
     yield rule("N-2, N-4", "what is not rounded becomes zero, NaN or max-normal",
                {"rounding": "not rounded", "result": others(RESULT, "zero", "saturated", "NaN")})  # fmt: skip
     yield rule(nan_clause, "NaN becomes NaN", {"rounding": "not rounded", "result": "zero"})
-    yield rule("N-1", "an exact value is the code's own, and zero has its class", {"rounding": "exact", "result": ("zero", "saturated")})
-    yield rule("N-1", "what is rounded becomes a number", {"rounding": others(ROUNDING, "not rounded"), "result": "NaN"})
+    yield rule(
+        "N-1",
+        "an exact value is the code's own, and zero has its class",
+        {"rounding": "exact", "result": ("zero", "saturated")},
+    )
+    yield rule(
+        "N-1", "what is rounded becomes a number", {"rounding": others(ROUNDING, "not rounded"), "result": "NaN"}
+    )
     down = ("below half", "one ulp below the tie")
     yield rule("N-1", "below half the smallest subnormal is sticky only", {"rounding": down, "result": "zero"})
-    yield rule("N-1", "rounding down does not pass max-normal", {"rounding": (*down, "tie to even down"), "result": "saturated"})
+    yield rule(
+        "N-1",
+        "rounding down does not pass max-normal",
+        {"rounding": (*down, "tie to even down"), "result": "saturated"},
+    )
     up = ("tie to even up", "one ulp above the tie", "above half")
     yield rule("N-1", "rounding up does not end at zero", {"rounding": up, "result": "zero"})
     yield rule("N-1", "a tie goes to the even code, and this class has none",

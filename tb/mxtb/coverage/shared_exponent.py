@@ -14,16 +14,15 @@ from mxtb.coverage.classes import SCALE, SCALE_RANGES, scale_classes
 
 __all__ = ["Cases", "plan", "tally"]
 
-CONTENT = Axis(
-    name="content", labels=("all zero", "zeros and fp32 subnormals", "finite", "Inf", "NaN", "Inf and NaN")
-)
+CONTENT = Axis(name="content", labels=("all zero", "zeros and fp32 subnormals", "finite", "Inf", "NaN", "Inf and NaN"))
 _ALL_ZERO, _SUBNORMALS, _FINITE, _INF, _NAN, _BOTH = range(len(CONTENT.labels))
 
 HOLDERS = Axis(name="held by", labels=("one", "two", "several", "all"))
 _ONE, _TWO, _SEVERAL, _ALL = range(len(HOLDERS.labels))
 
 PLACE = Axis(
-    name="lane", labels=(*(f"{lane // MX_BLOCK.columns},{lane % MX_BLOCK.columns}" for lane in range(MX_BLOCK.size)), "-")
+    name="lane",
+    labels=(*(f"{lane // MX_BLOCK.columns},{lane % MX_BLOCK.columns}" for lane in range(MX_BLOCK.size)), "-"),
 )
 """Partition and column of the one element that has the largest exponent; "-" where several have it."""
 
@@ -180,19 +179,29 @@ def _rules(source: SourceFormat, policy: ExponentPolicy, exponent: Axis) -> Iter
     if beyond:
         yield rule("F-3", f"no {source.name} value has such an exponent in fp32", {"exponent": beyond})
     if source.bias != FP32.bias:
-        yield rule("F-3", f"every {source.name} subnormal is a normal fp32 value", {"content": CONTENT.labels[_SUBNORMALS]})
+        yield rule(
+            "F-3", f"every {source.name} subnormal is a normal fp32 value", {"content": CONTENT.labels[_SUBNORMALS]}
+        )
     special, zeros = CONTENT.labels[_INF:], CONTENT.labels[:_FINITE]
     yield rule("E-1", "only Inf and NaN have exponent 255", {"exponent": "255", "content": CONTENT.labels[:_INF]})
     yield rule("E-1", "Inf and NaN have exponent 255", {"content": special})
     yield rule("E-1", "only zeros and subnormals have exponent 0", {"exponent": "0", "content": "finite"})
     yield rule("E-1", "zeros and subnormals have exponent 0", {"content": zeros})
-    yield rule("E-1", "where the largest exponent is 0, all have it", {"exponent": "0", "held by": HOLDERS.labels[:_ALL]})
+    yield rule(
+        "E-1", "where the largest exponent is 0, all have it", {"exponent": "0", "held by": HOLDERS.labels[:_ALL]}
+    )
     yield rule("E-1", "an Inf and a NaN are two", {"content": "Inf and NaN", "held by": "one"})
     if policy.non_finite is NonFiniteBlock.SCALE_255:
-        yield rule("E-6", "a block with Inf or NaN has scale 255, and no other has", {"difference": RULE.labels[_NOT_FINITE]})
+        yield rule(
+            "E-6", "a block with Inf or NaN has scale 255, and no other has", {"difference": RULE.labels[_NOT_FINITE]}
+        )
         yield rule("E-6", "a block with Inf or NaN has scale 255", {"exponent": "255"})
     if policy.below_zero is BelowZero.CLAMP_TO_ONE:
         yield rule("E-4", "a result below one is one", {"result": "0"})
     if policy.below_zero is not BelowZero.WRAP:
         yield rule("E-4", "below zero is clamped", {"difference": "below zero"})
-    yield rule("E-5", "no block reaches such a scale", {"result": [label for (low, _), label in zip(SCALE_RANGES, SCALE.labels, strict=True) if low > 2]})
+    yield rule(
+        "E-5",
+        "no block reaches such a scale",
+        {"result": [label for (low, _), label in zip(SCALE_RANGES, SCALE.labels, strict=True) if low > 2]},
+    )

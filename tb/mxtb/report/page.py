@@ -97,9 +97,7 @@ def _lines(regression: Regression, records: Records) -> list[_Line]:
             hit=sum(one.hit for one in bins),
             impossible=sum(one.impossible for one in bins),
             problem=bool(
-                mismatches
-                or (regression.full and any(one.missed for one in bins))
-                or any(one.violated for one in bins)
+                mismatches or (regression.full and any(one.missed for one in bins)) or any(one.violated for one in bins)
             ),
             area=records.area.get(row.entry),
             proof=records.proofs.get(row.entry),
@@ -157,6 +155,8 @@ def _proofs(lines: list[_Line]) -> dict[str, int]:
 
 def _mutation(lines: list[_Line]) -> dict[str, Any]:
     own = [line.mutation for line in lines if line.mutation is not None]
-    mutants, killed, equivalent = (sum(getattr(one, name) for one in own) for name in ("mutants", "killed", "equivalent"))
+    mutants, killed, equivalent = (
+        sum(getattr(one, name) for one in own) for name in ("mutants", "killed", "equivalent")
+    )
     score = 100.0 * killed / max(mutants - equivalent, 1)
     return {"entries": len(own), "mutants": mutants, "killed": killed, "equivalent": equivalent, "score": score}

@@ -101,7 +101,13 @@ def _relative_error(element: ElementFormat) -> Plot:
     figure, axes = _figure()
     axes.axvspan(2.0**low, 2.0**element.min_exponent, color=_FILL, linewidth=0)
     bound = 2.0 ** -(element.trailing_bits + 1)
-    axes.axhline(bound, color=_MARK, linewidth=0.9, linestyle=(0, (4, 3)), label=f"half an ulp: {_power(-element.trailing_bits - 1)}")
+    axes.axhline(
+        bound,
+        color=_MARK,
+        linewidth=0.9,
+        linestyle=(0, (4, 3)),
+        label=f"half an ulp: {_power(-element.trailing_bits - 1)}",
+    )
     axes.plot(values, error, color=_LINE, linewidth=0.9, label="error / x")
     axes.set_xscale("log", base=2)
     axes.set_xlim(2.0**low, 2.0**high)
