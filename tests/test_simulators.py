@@ -147,8 +147,8 @@ def test_two_shifts_are_not_folded_into_one_that_wraps(
 ) -> None:
     """Verilator's data-flow pass makes a >> (b + c) of (a >> b) >> c, the sum as narrow as b: 3 + 3 is 2.
 
-    Only where nothing inside is public, as in every top of ours. The guard is ``-fno-dfg``, after the ``-O3`` that would
-    switch the pass on again; without it this test is red (6 of the 16 pairs are wrong).
+    Only where nothing inside is public, as in every top of ours. The guard is ``-fno-dfg``, after the ``-O3`` that
+    would switch the pass on again; without it this test is red (6 of the 16 pairs are wrong).
     """
     (tmp_path / "shifts_module.py").write_text(_SHIFTS_TEST)
     monkeypatch.syspath_prepend(str(tmp_path))

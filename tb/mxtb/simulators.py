@@ -37,7 +37,8 @@ _VERILATOR_ARGUMENTS = (
     "-Wno-fatal",  # Amaranth's output has width and case warnings; the committed waivers are checked by their own test
     "--no-public-flat-rw",  # the control file says what is public: the wrapper's ports alone
     "-O3",
-    "-fno-dfg",  # this pass folds (a >> b) >> c with a sum that wraps (met in 5.048 to 5.050); -O3 would switch it on again
+    # This pass folds (a >> b) >> c with a sum that wraps (met in 5.048 to 5.050). After -O3, which switches it on again.
+    "-fno-dfg",
     "--output-split",  # one C++ file: compiling many means reading Verilator's headers many times
     "0",
     "--x-assign",
@@ -166,8 +167,9 @@ def build(
 ) -> Built:
     """Compile ``sources`` (file name -> text; ``.vlt`` files are for Verilator alone) with ``toplevel`` on top.
 
-    ``more`` is arguments for Verilator beside its usual ones. The result lives in ``cache`` under the hash of sources,
-    flags and versions, and is used again as it is. Raises ``SimulationFault`` with the end of the log if the tool fails.
+    ``more`` is arguments for Verilator beside its usual ones. The result lives in ``cache`` under the hash of
+    sources, flags and versions, and is used again as it is. Raises ``SimulationFault`` with the end of the log if the
+    tool fails.
     """
     used = {name: text for name, text in sources.items() if simulator.name == "verilator" or not name.endswith(".vlt")}
     arguments = [*_VERILATOR_ARGUMENTS, *more] if simulator.name == "verilator" else []

@@ -34,8 +34,8 @@ _SUBNORMALS = 1 / 8
 
 _SHARE_AT_EDGE, _SHARE, _SHARE_OF_SPECIALS = 13, 31, 8
 """Of the directed pairs with a scale, one in so many is taken: of an element's boundaries at an edge scale and
-elsewhere, of specials elsewhere. Boundaries are in turn an even code, a tie that goes down, an odd code, a tie that goes
-up: the shares of boundaries are odd, so that every scale sees all four."""
+elsewhere, of specials elsewhere. Boundaries are in turn an even code, a tie that goes down, an odd code and a tie that
+goes up: the shares of boundaries are odd, so that every scale sees all four."""
 
 _SIGN_EVERY = 8
 """The sign of an exponent that is alone in its lane changes after so many exponents, so that every lane holds both."""
@@ -143,9 +143,9 @@ def meeting_scale(source: SourceFormat, element: ElementFormat) -> int:
 def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tuple[Bits, NDArray[np.uint8]]:
     """Directed (x, scale) pairs: specials and boundaries ± 1 ulp at every scale.
 
-    At ``EDGE_SCALES``, and where the subnormals of source and element meet, all specials, the landmarks and one boundary
-    in thirteen are taken; at the others a thinner share, different ones at each scale: a scale only moves the exponent, so
-    that many scales together show all of them many times.
+    At ``EDGE_SCALES``, and where the subnormals of source and element meet, all specials, the landmarks and one
+    boundary in thirteen are taken; at the others a thinner share, different ones at each scale: a scale only moves the
+    exponent, so that many scales together show all of them many times.
     """
     elements = tuple(elements)
     exact = [(boundaries(element), landmarks(element)) for element in elements]
@@ -215,7 +215,7 @@ def codes_and_scales(width: int, count: int, rng: np.random.Generator) -> tuple[
 
 
 def blocks(source: SourceFormat, count: int, rng: np.random.Generator, *, lane_stride: int = 1) -> Bits:
-    """Blocks [cases, 32]: every exponent alone in its lanes and in several, specials in all lanes, then ``count`` random.
+    """Blocks [cases, 32]: exponents alone in their lanes and in several, specials everywhere, ``count`` random ones.
 
     An exponent, or a special among zeros, is put into every ``lane_stride``-th lane, beginning at another one for each,
     so that all lanes see an exponent of every size.

@@ -93,13 +93,14 @@ def _print(shown: list[Coverage], toggles: list[Toggles]) -> None:
         table.add_row(one.entry, f"{one.hit:,}", f"{one.possible:,}", f"{one.impossible:,}", style=style)
     console.print(table)
     for one in shown:
-        for line in [f"never hit: {name}" for name in one.missed] + [
-            f"impossible, but hit: {name}" for name in one.violated
-        ]:
+        lines = [f"never hit: {name}" for name in one.missed]
+        lines += [f"impossible, but hit: {name}" for name in one.violated]
+        for line in lines:
             console.print(f"{one.entry}: {line}", style="bold red", soft_wrap=True, highlight=False)
     for module in toggles:
         untoggled = f"; never both ways: {', '.join(module.untoggled)}" if module.untoggled else ""
-        line = f"{module.module}: {module.percent:.4g} % of {module.bits} bits toggled, {len(module.waived)} waived{untoggled}"
+        counts = f"{module.percent:.4g} % of {module.bits} bits toggled, {len(module.waived)} waived"
+        line = f"{module.module}: {counts}{untoggled}"
         console.print(line, style="bold red" if module.untoggled else None, soft_wrap=True, highlight=False)
     hit, possible = sum(one.hit for one in shown), sum(one.possible for one in shown)
     console.print(f"{hit:,} of {possible:,} bins hit", highlight=False)

@@ -12,17 +12,19 @@ __all__ = ["coverage_page"]
 
 _HEADING = """# Coverage
 
-Made by `mxtwin coverage --update` (functional) and `mxtwin coverage --toggle --update` (toggle as well). What a regression
-shows of itself is in its own report; this page is the catalogue under the default stimulus with the fewest random cases.
+Made by `mxtwin coverage --update` (functional) and `mxtwin coverage --toggle --update` (toggle as well). What a
+regression shows of itself is in its own report; this page is the catalogue under the default stimulus with the fewest
+random cases.
 
 ## Functional
 
-Every case of the stimulus is put into one class along each axis: how its value stood between two codes, what that became, its
-sign before and after, its source's kind, its scale; for a shared exponent the largest exponent, who holds it, what the block
-holds and what the rules make of it; for ldexp the code, the scale and the result. A bin is a class of one axis, or a pair (for
-ldexp also the triple) of classes. Bins follow from the format and the policy; classes are worked out from the stimulus and the
-expected outputs. A bin that no input can hit is impossible, by a clause of [the contract](clauses.md); hitting one fails a
-regression, and so does missing any other in a run with the default number of cases.
+Every case of the stimulus is put into one class along each axis: how its value stood between two codes, what that
+became, its sign before and after, its source's kind, its scale; for a shared exponent the largest exponent, who holds
+it, what the block holds and what the rules make of it; for ldexp the code, the scale and the result. A bin is a class of
+one axis, or a pair (for ldexp also the triple) of classes. Bins follow from the format and the policy; classes are
+worked out from the stimulus and the expected outputs. A bin that no input can hit is impossible, by a clause of
+[the contract](clauses.md); hitting one fails a regression, and so does missing any other in a run with the default
+number of cases.
 """
 
 
@@ -40,9 +42,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[object]], numbers: i
 
 
 def _functional(coverage: Sequence[Coverage], simulator: str) -> list[str]:
-    hit, possible, impossible = (
-        sum(getattr(one, name) for one in coverage) for name in ("hit", "possible", "impossible")
-    )
+    names = ("hit", "possible", "impossible")
+    hit, possible, impossible = (sum(getattr(one, name) for one in coverage) for name in names)
     intro = (
         f"With {simulator}'s stimulus (the directed cases and {DEFAULT_VECTORS[simulator]:,} random ones, seed 0): "
         f"{hit:,} of {possible:,} possible bins hit, {impossible:,} impossible.\n"
@@ -67,11 +68,9 @@ def _reasons(coverage: Sequence[Coverage]) -> list[str]:
                 if bin.impossible is not None
             )
     parts = ["## Impossible bins\n"]
-    for block in Block:
-        rows = [
-            (clause, why, f"{count:,}") for (name, clause, why), count in sorted(counts.items()) if name == block.value
-        ]
-        parts += [f"### {block.value}\n", _table(("clause", "why", "bins"), rows, 1)]
+    for stem in Block:
+        rows = [(clause, why, f"{n:,}") for (name, clause, why), n in sorted(counts.items()) if name == stem.value]
+        parts += [f"### {stem.value}\n", _table(("clause", "why", "bins"), rows, 1)]
     return parts
 
 
@@ -82,8 +81,8 @@ def _toggled(verilator: str, toggles: Sequence[Toggles]) -> list[str]:
         waived = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         rows.append((f"`{one.module}`", waived, ", ".join(one.untoggled), one.bits, f"{one.percent:.4g} %"))
     intro = (
-        f"## Toggle\n\nBits of the ports and named signals of each lane module that went both up and down under the directed "
-        f"cases and 2,000 random ones, measured with Verilator {verilator}. Bits that cannot move are waived, each with its "
+        "## Toggle\n\nBits of the ports and named signals of each lane module that went both up and down under the directed "
+        f"cases and a few random ones,\nmeasured with Verilator {verilator}. Bits that cannot move are waived, each with its "
         "reason; the percentage is of the others.\n"
     )
     return [intro, _table(("module", "waived", "untoggled", "bits", "toggled"), rows, 2)]

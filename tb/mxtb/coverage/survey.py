@@ -1,4 +1,4 @@
-"""Functional coverage of entries without a simulator: what a regression's stimulus shows, as the golden twin answers."""
+"""Functional coverage without a simulator: what a regression's stimulus shows, as the golden twin answers."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,7 @@
 """Toggle coverage of the lane modules: which bits of ports and named signals never went both up and down, and why.
 
-A run of its own, on Verilator with ``--coverage-toggle``. The writer's numbered temporaries are left out: each is a part
-of one named signal's expression.
+A run of its own, on Verilator with ``--coverage-toggle``. The writer's numbered temporaries are left out: each is a
+part of one named signal's expression.
 """
 
 import json
@@ -25,6 +25,10 @@ RECORDED = Path(__file__).with_name("toggles.json")
 """What ``mxtwin coverage --toggle --update`` recorded of the whole catalogue."""
 
 _RANDOM = 2_000
+_TEMPORARY = re.compile(r"\\\$(\d+) ")
+"""As the writer names it. With a name that begins with an underscore, Verilator does not count it, which makes the
+program it compiles a few times smaller."""
+
 _FIELD = re.compile("\x01([^\x02]*)\x02([^\x01]*)")
 _POINT = re.compile(r"(?P<signal>[A-Za-z_]\w*)(?:\[(?P<bit>\d+)\])?:(?P<way>0->1|1->0)")
 
@@ -95,7 +99,8 @@ def measure(
         database = work / "coverage.dat"
         database.unlink(missing_ok=True)
         cache = (directory / "tops").resolve()
-        built = build(simulator, top.sources(), TOPLEVEL, cache=cache, more=("--coverage-toggle",))
+        sources = {name: _TEMPORARY.sub(r"_t\1 ", text) for name, text in top.sources().items()}
+        built = build(simulator, sources, TOPLEVEL, cache=cache, more=("--coverage-toggle",))
         run(built, f"mxtb.{top.block.value}", work, environment={PLAN: str(work)})
         result = json.loads((work / RESULT).read_text())
         if not database.exists() or sum(result["mismatches"].values()):
@@ -114,7 +119,7 @@ def read_toggles(database: Path) -> dict[str, dict[str, set[str]]]:
             continue
         fields = dict(_FIELD.findall(line))
         point = _POINT.fullmatch(fields.get("o", ""))
-        if point is None or point["signal"].startswith("__0"):
+        if point is None or point["signal"].startswith("_"):
             continue
         bit = point["signal"] if point["bit"] is None else f"{point['signal']}[{point['bit']}]"
         ways = found.setdefault(fields["page"].partition("/")[2], {}).setdefault(bit, set())

@@ -29,9 +29,8 @@ def check_report(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(
-            f"{directory}: wanted a folder for the report, or a file that ends in .json: {(error.strerror or '').lower()}"
-        ) from None
+        why = (error.strerror or str(error)).lower()
+        raise BadInput(f"{directory}: wanted a folder for the report, or a file that ends in .json: {why}") from None
 
 
 def _installed(name: str) -> bool:
