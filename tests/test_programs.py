@@ -3,6 +3,7 @@ one line; schema, page and loader agree; ``run``, ``check`` and ``lower`` do wha
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -467,6 +468,57 @@ def test_what_is_no_yaml_is_one_line(octets: bytes, message: str, tmp_path: Path
     assert "\n" not in str(stop.value)
 
 
+FIELDS = ("dtype", "rows", "pattern", "offset", "values", "bits", "hex", "zz", "tensor", "memory", "engine", "label")
+TOKENS = (
+    *(
+        "0",
+        "-1",
+        "1e9",
+        "9" * 20,
+        ".nan",
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "[1]",
+        "{tensor: x}",
+        "x",
+        "'x[0:1]'",
+        "'x[::0]'",
+    ),
+    *("[[0, 1]]", f"[[1, {'9' * 11}]]", "128", "uint8", "float32", "dram", "psum", "2001-01-01", "!!binary aa"),
+    *('"\\0"', "'0:5:0'", "':'", "scattered", "float8e3", "17"),
+)
+
+
+def test_a_damaged_program_is_told_in_one_line_or_runs(programs: Path) -> None:
+    """Values, keys and single characters of the worked programs replaced at random: BadInput, or a run, and no else."""
+    rng = random.Random(4)
+    texts = [(programs / f"{name}.yaml").read_text() for name in NAMES]
+    outcomes: Counter[bool] = Counter()
+    messages: list[str] = []
+    for _ in range(150):
+        text = rng.choice(texts)
+        pattern, words = rng.choice(
+            [
+                (r"(?<=: )[^,{}\n]+(?=[,}\n])", TOKENS),
+                (r"\w+(?=: )", FIELDS),
+                (r"[^ ]", tuple("{}[]:,#&*!|>'\"%@`\t\n- x0")),
+            ]
+        )
+        place = rng.choice(list(re.finditer(pattern, text)))
+        try:
+            program = parsed(text[: place.start()] + rng.choice(words) + text[place.end() :], programs)
+            ran(program).failures(program)
+            outcomes[True] += 1
+        except BadInput as error:
+            messages.append(str(error))
+            outcomes[False] += 1
+    assert not any("\n" in message for message in messages)
+    assert outcomes[False] > 100
+    assert outcomes[True] > 3
+
+
 def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
@@ -831,6 +883,25 @@ def test_check_asks_for_generation_and_profile(arguments: list[str], status: int
     assert ("no violations" in out) is (status == 0)
 
 
+def test_the_profiles_differ_on_96_partitions(mxtwin: Any, programs: Path, tmp_path: Path) -> None:
+    program = read_program(programs / "worked.yaml")
+    head = next(one for one in program.instructions if isinstance(one, MatmultMx))
+    rows = {name: replace(getattr(head, name), partitions=96) for name in ("moving", "stationary")}
+    write_program(replace(program, instructions=(replace(head, **rows),), expectations=()), tmp_path / "p.yaml")
+    status, out, _ = mxtwin("check", "p.yaml", "--json")
+    assert (status, [one["line"] for one in json.loads(out)["violations"]]) == (1, [3091])
+    status, out, _ = mxtwin("check", "p.yaml", "--profile", "public", "--json")
+    assert (status, json.loads(out)["violations"]) == (0, [])
+
+
+def test_a_program_of_nothing_runs(mxtwin: Any, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("mxtwin: 1\ninstructions: []\n")
+    status, out, err = mxtwin("run", "p.yaml", "--rtl", "all", "--trace", "t.jsonl", "-o", "o.npz")
+    assert (status, err) == (0, "")
+    assert "p: 0 instructions on v4" in out
+    assert (tmp_path / "t.jsonl").read_text() == ""
+
+
 def test_lower_shows_device_operations(mxtwin: Any, programs: Path) -> None:
     status, out, _ = mxtwin("lower", str(programs / "worked.yaml"))
     assert status == 0
@@ -841,7 +912,7 @@ def test_lower_shows_device_operations(mxtwin: Any, programs: Path) -> None:
     assert opcodes == [[], [], [0xE3], [0xE3], [1, 2], [1, 2], []]
     status, out, _ = mxtwin("lower", str(programs / "worked.yaml"), "--generation", "v2")
     assert status == 1
-    assert "4 cannot be lowered" in out
+    assert "4 cannot be lowered, 3 have no form that a source pins" in out
 
 
 @pytest.mark.parametrize(

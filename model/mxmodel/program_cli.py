@@ -109,7 +109,7 @@ def lower_command(program_file: ProgramFile, generation: GenerationOption = None
         )
     else:
         wide_console().print(table)
-        counts = f"{lacking} cannot be lowered, of {unpinned} no source pins the device's form"
+        counts = f"{lacking} cannot be lowered, {unpinned} have no form that a source pins"
         _print(f"{program.name}: {len(program.instructions)} instructions on {word_of(target)}; {counts}")
     if lacking:
         raise typer.Exit(1)

@@ -87,7 +87,7 @@ def run(
         typer.echo(f"mxtwin: {program.name}: {error}", err=True)
         raise typer.Exit(1) from None
     finally:
-        if trace is not None and watched.events:
+        if trace is not None and (watched.events or not program.instructions):
             watched.write(trace, program.name)
     written = {} if output is None else _write(core, program, output, tensors or [])
     outcomes = _outcomes(core, program)
