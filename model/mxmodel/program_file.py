@@ -246,14 +246,14 @@ def read_program(path: Path) -> Program:
     """
     top = read_yaml(path)
     given = top.mapping(HEADER, REQUIRED)
-    read = {name: HEADER[name].load(given[name], {}) for name in given if name not in ("instructions",)}
+    read = {name: HEADER[name].load(item, {}) for name, item in given.items() if name != "instructions"}
     generation = read.get("generation", Generation.V4)
     options = read.get("options", MachineOptions())
     if "rules" in read:
         options = replace(options, rules=read["rules"])
     tensors, places = _read_tensors(read.get("tensors", {}), generation)
     instructions = HEADER["instructions"].load(given["instructions"], places)
-    owned = {**places, **{name: tensor.place for name, tensor in tensors.items()}}
+    owned = {name: tensor.place for name, tensor in tensors.items()}
     return Program(
         instructions=instructions,
         tensors=tensors,
