@@ -19,7 +19,6 @@ SCRIPT = (
     "hierarchy -check -top {top}",
     "proc",
     "flatten",
-    "opt_clean",
     "dffunmap",
     "write_smt2 -stbv design.smt2",
 )

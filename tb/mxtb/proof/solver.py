@@ -56,14 +56,17 @@ def _lacks(module: str) -> bool:
 def solve(script: str, asked: Iterable[str], *, timeout: float) -> Verdict:
     """Whether ``script`` can be satisfied, within ``timeout`` seconds.
 
-    Raises RuntimeError if z3 gives up for another reason than the time.
+    Raises RuntimeError if z3 cannot read it, or gives up for another reason than the time.
     """
     import z3  # type: ignore[import-untyped]
 
     start = time.perf_counter()
     solver = z3.Then(*TACTICS).solver()
     solver.set("timeout", max(1, round(1000 * timeout)))
-    solver.from_string(script)
+    try:
+        solver.from_string(script)
+    except z3.Z3Exception as error:
+        raise RuntimeError(f"z3 cannot read a formula: {str(error).strip()[-300:]}") from error
     answer = solver.check()
     seconds = time.perf_counter() - start
     if answer == z3.unsat:
