@@ -85,13 +85,15 @@ def test_the_page_is_of_the_record(root: Path) -> None:
 def test_a_bad_record_is_named(name: str, change: dict[str, Any], wanted: str) -> None:
     record = Record.read(COMMITTED)
     hashes = VerilogHashes.read(HASHES).entries
+    sound = Record.read(COMMITTED).faults(hashes, mutants=200)
     record.entries[name] = {**record.entries[name], **change}
-    (fault,) = record.faults(hashes, mutants=200)
+    (fault,) = [one for one in record.faults(hashes, mutants=200) if one not in sound]
     assert fault.startswith(name)
     assert wanted in fault
     del record.entries[name]
     record.entries["mx_gone"] = {}
-    assert record.faults(hashes, mutants=200) == ["mx_gone is not in the catalogue", f"{name} has no record"]
+    faults = [one for one in record.faults(hashes, mutants=200) if one not in sound]
+    assert faults == ["mx_gone is not in the catalogue", f"{name} has no record"]
 
 
 def test_a_part_is_added_to_a_like_record_only(tmp_path: Path) -> None:

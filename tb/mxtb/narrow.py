@@ -15,7 +15,14 @@ from mxmodel.rules import BIRSIM, NarrowPolicy
 from mxmodel.shared_exponent import block_exponent, scale_from_exponent
 from mxmodel.widen import widen_bits
 from mxtb.scoreboard import check_lanes
-from mxtb.stimulus import every_pattern, random_scales, random_values, scaled_values, values
+from mxtb.stimulus import (
+    every_pattern,
+    exponents_and_scales,
+    random_scales,
+    random_values,
+    scaled_values,
+    values,
+)
 
 __all__ = ["golden", "of_tensor", "stimulus"]
 
@@ -32,7 +39,8 @@ def stimulus(
 ) -> dict[str, NDArray[Any]]:
     """The directed cases of every entry's elements, then ``count`` random ones; ``entries`` share source and inputs.
 
-    An unscaled 16-bit source is exhausted always, a scaled one at ten scales if ``thorough``.
+    An unscaled 16-bit source is exhausted always, a scaled one at ten scales if ``thorough``; then every exponent also
+    meets every scale.
     """
     source = entries[0].source
     assert source is not None, "an encoder has a source"
@@ -54,6 +62,9 @@ def stimulus(
             x = every_pattern(source)
             scale = np.full(x.size, scale_byte, dtype=np.uint8)
             directed.append((x, scale, np.zeros(x.size, dtype=np.uint8)))
+    if thorough:
+        x, scale = exponents_and_scales(source, rng)
+        directed.append((x, scale, rng.integers(0, 1 << FORMAT_BITS, size=x.size, dtype=np.uint8)))
     formats = rng.integers(0, 1 << FORMAT_BITS, size=count, dtype=np.uint8)
     directed.append((drawn, random_scales(drawn, source, rng), formats))
     x, scale, selected = (np.concatenate(column) for column in zip(*directed, strict=True))

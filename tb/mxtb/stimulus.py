@@ -20,6 +20,7 @@ __all__ = [
     "boundaries",
     "codes_and_scales",
     "every_pattern",
+    "exponents_and_scales",
     "random_values",
     "scaled_values",
     "specials",
@@ -31,6 +32,9 @@ _REACH = 20
 
 _SUBNORMALS = 1 / 8
 """Share of the value-space random that is subnormal."""
+
+_LOW_SCALES = 24
+"""Scales below this bring a subnormal fp32 into the reach of an element."""
 
 _SHARE_AT_EDGE, _SHARE, _SHARE_OF_SPECIALS = 13, 31, 8
 """Of the directed pairs with a scale, one in so many is taken: of an element's boundaries at an edge scale and
@@ -141,7 +145,7 @@ def meeting_scale(source: SourceFormat, element: ElementFormat) -> int:
 
 
 def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tuple[Bits, NDArray[np.uint8]]:
-    """Directed (x, scale) pairs: specials and boundaries ± 1 ulp at every scale.
+    """Directed (x, scale) pairs: specials and boundaries ± 1 ulp at every scale, short subnormals at low ones.
 
     At ``EDGE_SCALES``, and where the subnormals of source and element meet, all specials, the landmarks and one
     boundary in thirteen are taken; at the others a thinner share, different ones at each scale: a scale only moves the
@@ -151,6 +155,8 @@ def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tu
     exact = [(boundaries(element), landmarks(element)) for element in elements]
     edges = {*EDGE_SCALES, *(meeting_scale(source, element) for element in elements)}
     fixed = specials(source)
+    short = np.array(sorted({n << k & source.trailing_mask for n in range(16) for k in range(source.trailing_bits)}))
+    short = _both_signs(short, source)
     xs, scales = [], []
     for scale in range(1 << E8M0.width):
         at_edge = scale in edges
@@ -164,10 +170,20 @@ def scaled_values(source: SourceFormat, elements: Iterable[ElementFormat]) -> tu
         factor = Fraction(2) ** (scale - E8M0.bias)
         shifted = (encode(value * factor, source) for value in sorted(chosen))
         near = _with_neighbours((bits for bits in shifted if bits is not None), source)
-        both = np.concatenate([near, fixed if at_edge else fixed[scale % _SHARE_OF_SPECIALS :: _SHARE_OF_SPECIALS]])
+        chosen_specials = fixed if at_edge else fixed[scale % _SHARE_OF_SPECIALS :: _SHARE_OF_SPECIALS]
+        both = np.concatenate([near, chosen_specials, short if scale < _LOW_SCALES else short[:0]])
         xs.append(both)
         scales.append(np.full(both.size, scale, dtype=np.uint8))
     return np.concatenate(xs), np.concatenate(scales)
+
+
+def exponents_and_scales(source: SourceFormat, rng: np.random.Generator) -> tuple[Bits, NDArray[np.uint8]]:
+    """Every biased exponent at every scale, once: (x, scale), with random signs and trailing significands."""
+    fields, scales = np.meshgrid(np.arange(source.max_biased_exponent + 1), np.arange(1 << E8M0.width), indexing="ij")
+    trailing = rng.integers(0, source.trailing_mask + 1, size=fields.shape, dtype=np.int64)
+    signs = rng.integers(0, 2, size=fields.shape, dtype=np.int64) << (source.width - 1)
+    x = (signs | fields << source.trailing_bits | trailing).astype(_bits_dtype(source))
+    return x.reshape(-1), scales.reshape(-1).astype(np.uint8)
 
 
 def random_values(source: SourceFormat, count: int, rng: np.random.Generator) -> Bits:

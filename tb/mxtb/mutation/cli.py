@@ -25,7 +25,7 @@ __all__ = ["SEED", "app"]
 
 app = typer.Typer()
 
-SEED = 2026
+SEED = 2027
 """Of the published scores; no stimulus was written by looking at the survivors of this one."""
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs" / "mutation.md"
