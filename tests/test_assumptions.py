@@ -47,7 +47,7 @@ MARKED = {
 """Those that the contract itself marks as ours."""
 
 CLAUSE = r"\b([A-Z]-\d+[a-z]?)\b"
-TOKEN = r"`([a-z][a-z0-9_]*\.[A-Za-z_]\w*(?:\.\w+)?)`"
+TOKEN = r"`((?:files\.)?[a-z][a-z0-9_]*\.[A-Za-z_]\w*(?:\.\w+)?)`"
 COLUMNS = ["clause", "the sources leave open", "option", "default", "other members", "tested"]
 
 
@@ -78,8 +78,9 @@ def lines_of(root: Path) -> list[Line]:
 
 def resolved(token: str) -> Any:
     """What ``module.Name`` is; a third part must be a field of that class or a parameter of that function."""
-    module, name, *rest = token.split(".")
-    found = getattr(importlib.import_module(f"mxmodel.{module}"), name)
+    package = "mxmodel.files." if token.startswith("files.") else "mxmodel."
+    module, name, *rest = token.removeprefix("files.").split(".")
+    found = getattr(importlib.import_module(package + module), name)
     if not rest:
         return found
     if dataclasses.is_dataclass(found):

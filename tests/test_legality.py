@@ -25,7 +25,7 @@ from mxmodel.legality import (
     check_public,
     check_quantize_mx,
 )
-from mxmodel.legality_page import legality_page
+from mxmodel.legality_rules.page import legality_page
 from mxmodel.machine_options import MachineOptions, PublicMovingLimit, QuantizeTargets
 from mxmodel.memory import Generation
 from mxmodel.neuron_core import ExecutionFault, IllegalProgram, NeuronCore, Verification

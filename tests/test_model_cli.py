@@ -18,13 +18,13 @@ import pytest
 import safetensors.numpy
 
 from mxmodel.bad_input import BadInput
+from mxmodel.files.mx_file import read_mx
+from mxmodel.files.tensor_files import open_tensor_file, read_tensor
 from mxmodel.formats import FP4_E2M1, FP8_E4M3
 from mxmodel.layout import swizzle
-from mxmodel.mx_file import read_mx
 from mxmodel.pe_array import Accumulation, matmul_mx
 from mxmodel.quantize import dequantize_mx, quantize_mx
 from mxmodel.rules import BIRSIM, DEVICE, OCP
-from mxmodel.tensor_files import open_tensor_file, read_tensor
 from mxtb.cli import main
 
 GENERATOR = np.random.default_rng(6)
@@ -493,7 +493,7 @@ def test_a_fault_of_ours_is_not_dressed_up_as_bad_input(run: Run, monkeypatch: p
     def broken(*arguments: object) -> None:
         raise ValueError("a fault")
 
-    monkeypatch.setattr("mxmodel.windowed.quantize_mx", broken)
+    monkeypatch.setattr("mxmodel.files.windowed.quantize_mx", broken)
     monkeypatch.setattr(sys, "argv", ["mxtwin", "quantize", "model.safetensors::a.weight", "-o", "w.npz"])
     with pytest.raises(ValueError, match="a fault") as caught:
         main()

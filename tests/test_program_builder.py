@@ -29,7 +29,7 @@ from mxmodel.memory import Generation
 from mxmodel.neuron_core import ExecutionFault, IllegalProgram, Verification
 from mxmodel.pe_array import Accumulation, matmul, matmul_mx, matmul_sparse
 from mxmodel.program_builder import Core, Tile
-from mxmodel.program_file import program_text, read_program
+from mxmodel.program_files.program_file import program_text, read_program
 from mxmodel.quantize import MxTensor, quantize_mx
 
 Array = np.ndarray[Any, Any]

@@ -23,22 +23,22 @@ import yaml
 from mxhw.catalog import Block
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.bad_input import BadInput
+from mxmodel.files.mx_file import read_mx
+from mxmodel.files.tensor_files import open_tensor_file
 from mxmodel.formats import FP4_E2M1, FP8_E4M3, FP8_E5M2
 from mxmodel.isa import INSTRUCTIONS, Elementwise, Instruction, MatmultMx, PsumFlag, QuantizeMx
 from mxmodel.layout import scale_partitions, swizzle, unpack_x4
 from mxmodel.machine_options import AutoPsumAccumulate, MachineOptions
 from mxmodel.memory import PARTITIONS, SBUF_PARTITION_BYTES, Generation, Uninitialised
 from mxmodel.memory_object import MemoryObject, dtype_named
-from mxmodel.mx_file import read_mx
 from mxmodel.neuron_core import NeuronCore, Verification
 from mxmodel.pe_array import matmul_mx
-from mxmodel.placement import sliced, tensor_place
 from mxmodel.program import Program
-from mxmodel.program_file import RECORDS, program_text, read_program, write_program
-from mxmodel.program_schema import SCHEMA_FILE, page_with_tables, program_schema, schema_text
+from mxmodel.program_files.placement import sliced, tensor_place
+from mxmodel.program_files.program_file import RECORDS, program_text, read_program, write_program
+from mxmodel.program_files.schema import SCHEMA_FILE, page_with_tables, program_schema, schema_text
 from mxmodel.quantize import MxTensor, quantize_mx
 from mxmodel.rules import BIRSIM, DEVICE, InvalidProduct
-from mxmodel.tensor_files import open_tensor_file
 from mxmodel.trace import Trace
 from mxtb.program_cli import run_with_rtl
 
@@ -698,7 +698,7 @@ def accepts(schema: Any, value: Any) -> bool:
 
 
 def test_schema_and_page_are_current(root: Path) -> None:
-    """Otherwise: python -m mxmodel.program_schema docs/programs.md"""
+    """Otherwise: python -m mxmodel.program_files.schema docs/programs.md"""
     assert SCHEMA_FILE.read_text() == schema_text()
     page = (root / "docs" / "programs.md").read_text()
     assert page == page_with_tables(page)

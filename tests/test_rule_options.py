@@ -14,10 +14,10 @@ from oracle import INF, NAN
 from mxhw.catalog import CATALOG
 from mxhw.ldexp import Ldexp
 from mxhw.narrow import Narrow
-from mxmodel.arrangement import Arrangement, Layout
+from mxmodel.files.arrangement import Arrangement, Layout
+from mxmodel.files.mx_record import MxRecord, read_records, record_text
 from mxmodel.formats import BF16, ELEMENTS, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP32, ElementFormat
 from mxmodel.ldexp import ldexp, ldexp_table
-from mxmodel.mx_record import MxRecord, read_records, record_text
 from mxmodel.narrow import narrow, narrow_bits
 from mxmodel.quantize import dequantize_mx, quantize_mx
 from mxmodel.rules import (

@@ -15,15 +15,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.arrangement import Arrangement, Layout
+from mxmodel.files.arrangement import Arrangement, Layout
+from mxmodel.files.mx_file import mx_output
+from mxmodel.files.mx_record import MxRecord
+from mxmodel.files.tensor_output import PlannedTensor, tensor_output
 from mxmodel.formats import FP4_E2M1, FP8_E4M3
 from mxmodel.layout import scatter_scales, swizzle
-from mxmodel.mx_file import mx_output
-from mxmodel.mx_record import MxRecord
 from mxmodel.pe_array import matmul_mx
 from mxmodel.quantize import MxTensor, quantize_mx
 from mxmodel.rules import BIRSIM
-from mxmodel.tensor_output import PlannedTensor, tensor_output
 
 POISON = 0xA5
 ALPHA, LIMIT = np.float32(1.702), np.float32(7.0)

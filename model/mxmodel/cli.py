@@ -17,15 +17,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from mxmodel.accumulation import DST_DTYPES, Accumulation
-from mxmodel.arrangement import Arrangement, Layout
 from mxmodel.bad_input import BadInput
-from mxmodel.error_sums import ErrorSums
-from mxmodel.formats import BF16, FP8_E4M3, FP32, ElementFormat, element_format
-from mxmodel.mx_file import StoredMx, mx_names, mx_output, pair_mx, read_mx, select_mx
-from mxmodel.mx_record import MxRecord
-from mxmodel.rules import BIRSIM, RULE_SETS, RuleSet, rule_set
-from mxmodel.stored_tensor import STORED_FORMATS
-from mxmodel.tensor_files import (
+from mxmodel.files.arrangement import Arrangement, Layout
+from mxmodel.files.mx_file import StoredMx, mx_names, mx_output, pair_mx, read_mx, select_mx
+from mxmodel.files.mx_record import MxRecord
+from mxmodel.files.stored_tensor import STORED_FORMATS
+from mxmodel.files.tensor_files import (
     NamedTensor,
     UntypedAs,
     float_tensor,
@@ -35,8 +32,20 @@ from mxmodel.tensor_files import (
     select_tensors,
     split_spec,
 )
-from mxmodel.tensor_output import PlannedTensor, check_output, tensor_output
-from mxmodel.tensor_report import (
+from mxmodel.files.tensor_output import PlannedTensor, check_output, tensor_output
+from mxmodel.files.windowed import (
+    Step,
+    compare_rules,
+    dequantized_pieces,
+    measure,
+    measure_quantized,
+    quantized_windows,
+)
+from mxmodel.files.windowed_product import ProductSummary, WindowedProduct, float_product, mx_product
+from mxmodel.formats import BF16, FP8_E4M3, FP32, ElementFormat, element_format
+from mxmodel.rules import BIRSIM, RULE_SETS, RuleSet, rule_set
+from mxmodel.statistics.error_sums import ErrorSums
+from mxmodel.statistics.tensor_report import (
     comparison_table,
     decibels,
     plain_comparison,
@@ -46,16 +55,7 @@ from mxmodel.tensor_report import (
     statistics_table,
     table,
 )
-from mxmodel.tensor_statistics import TensorStatistics
-from mxmodel.windowed import (
-    Step,
-    compare_rules,
-    dequantized_pieces,
-    measure,
-    measure_quantized,
-    quantized_windows,
-)
-from mxmodel.windowed_product import ProductSummary, WindowedProduct, float_product, mx_product
+from mxmodel.statistics.tensor_statistics import TensorStatistics
 
 __all__ = ["app"]
 
@@ -326,7 +326,7 @@ def inspect(
     if plot is not None:
         if len(measured) != 1:
             raise BadInput(f"--plot must be given one tensor, not the {len(measured)} of {tensors}")
-        from mxmodel.statistics_picture import draw_statistics
+        from mxmodel.statistics.statistics_picture import draw_statistics
 
         draw_statistics(measured[0].statistics, measured[0].title, plot)
     low = [one for one in measured if min_snr is not None and not one.snr_reaches(min_snr)]

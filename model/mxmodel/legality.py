@@ -13,13 +13,13 @@ from enum import Enum
 from typing import Any
 
 from mxmodel.isa import Instruction, MatmultMx, QuantizeMx
-from mxmodel.legality_rule import GENERATION_FLOOR, Case, Rule, Violation, judged, tiles_of
+from mxmodel.legality_rules.matmul_mx import INPUT_RULES, INSTRUCTION_RULES, LAST_RULES, PRECONDITIONS, TILE_RULES
+from mxmodel.legality_rules.public import PUBLIC_MATMUL_MX_RULES, PUBLIC_QUANTIZE_MX_RULES, PUBLIC_TILE_RULES
+from mxmodel.legality_rules.quantize_mx import QUANTIZE_MX_RULES
+from mxmodel.legality_rules.rule import GENERATION_FLOOR, Case, Rule, Violation, judged, tiles_of
 from mxmodel.machine_options import MachineOptions
-from mxmodel.matmul_mx_rules import INPUT_RULES, INSTRUCTION_RULES, LAST_RULES, PRECONDITIONS, TILE_RULES
 from mxmodel.memory import Generation
 from mxmodel.program import Program
-from mxmodel.public_rules import PUBLIC_MATMUL_MX_RULES, PUBLIC_QUANTIZE_MX_RULES, PUBLIC_TILE_RULES
-from mxmodel.quantize_mx_rules import QUANTIZE_MX_RULES
 
 __all__ = [
     "RULE_TABLES",

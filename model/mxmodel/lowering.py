@@ -23,7 +23,7 @@ from mxmodel.isa import (
     StationaryLoad,
     TensorDequantize,
 )
-from mxmodel.legality_rule import words_of
+from mxmodel.legality_rules.rule import words_of
 from mxmodel.memory import Generation
 
 __all__ = [

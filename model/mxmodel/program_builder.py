@@ -45,8 +45,8 @@ from mxmodel.memory import Generation
 from mxmodel.memory_object import container_dtype, dtype_named
 from mxmodel.neuron_core import NeuronCore, Verification
 from mxmodel.pe_array import PerfMode
-from mxmodel.placement import Placer, scattered, sliced, tensor_place
 from mxmodel.program import Expectation, Program, ProgramTensor
+from mxmodel.program_files.placement import Placer, scattered, sliced, tensor_place
 from mxmodel.quantize import MxTensor
 from mxmodel.trace import Trace
 

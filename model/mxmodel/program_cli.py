@@ -19,9 +19,9 @@ from mxmodel.legality import Profile, Violation, check
 from mxmodel.lowering import LOWERINGS, NotLowered, Reason, Refusal, lower
 from mxmodel.memory import Generation
 from mxmodel.program import Program
-from mxmodel.program_fields import word_of
-from mxmodel.program_file import read_program
-from mxmodel.program_schema import program_schema
+from mxmodel.program_files.fields import word_of
+from mxmodel.program_files.program_file import read_program
+from mxmodel.program_files.schema import program_schema
 
 __all__ = [
     "GenerationName",

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from mxmodel.whole_file import whole_file
+from mxmodel.files.whole_file import whole_file
 
 __all__ = ["Trace", "TraceEvent", "TraceKind"]
 

@@ -19,13 +19,13 @@ from mxhw.catalog import Block
 from mxmodel.accumulation import Accumulation
 from mxmodel.bad_input import BadInput
 from mxmodel.block_functions import Blocks, GoldenBlocks
+from mxmodel.files.tensor_output import PlannedTensor, check_output, tensor_output
 from mxmodel.neuron_core import IllegalProgram, NeuronCore, Verification
 from mxmodel.program import Program
 from mxmodel.program_cli import ProgramFile, plain_violations, print_violations, wide_console
-from mxmodel.program_fields import word_of
-from mxmodel.program_file import read_program
+from mxmodel.program_files.fields import word_of
+from mxmodel.program_files.program_file import read_program
 from mxmodel.rules import RULE_SETS, rule_set
-from mxmodel.tensor_output import PlannedTensor, check_output, tensor_output
 from mxmodel.trace import Trace, TraceKind
 from mxtb.rtl_blocks import RtlBlocks, TwinDifference
 

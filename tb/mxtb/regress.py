@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from mxhw.catalog import Entry, Form
 from mxmodel.bad_input import BadInput
+from mxmodel.files.tensor_files import read_tensor
 from mxmodel.formats import FP32, MX_BLOCK
-from mxmodel.tensor_files import read_tensor
 from mxmodel.widen import fp32_bits
 from mxtb import __version__
 from mxtb.blocks import golden, group, of_tensor, stimulus

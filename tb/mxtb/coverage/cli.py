@@ -14,7 +14,7 @@ from rich.table import Table
 from mxhw.catalog import CATALOG, Block
 from mxhw.cli import entries_of
 from mxmodel.bad_input import BadInput
-from mxmodel.whole_file import whole_file
+from mxmodel.files.whole_file import whole_file
 from mxtb import simulators
 from mxtb.coverage.bins import Coverage
 from mxtb.coverage.page import coverage_page

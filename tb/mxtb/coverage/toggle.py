@@ -13,7 +13,7 @@ from typing import Any
 
 from mxhw.catalog import Entry
 from mxhw.emit import emit
-from mxmodel.whole_file import whole_file
+from mxmodel.files.whole_file import whole_file
 from mxtb.blocks import golden, group, stimulus
 from mxtb.lanes import TOPLEVEL, Top, write_plan
 from mxtb.scoreboard import PLAN, RESULT

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mxmodel.bad_input import BadInput
-from mxmodel.whole_file import whole_file
+from mxmodel.files.whole_file import whole_file
 from mxtb.doctor import examine
 from mxtb.regress import Regression
 from mxtb.report.junit import junit

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.error_sums import ErrorSums
 from mxmodel.formats import E8M0, MX_BLOCK, ElementFormat
 from mxmodel.quantize import MxTensor, dequantize_mx
 from mxmodel.rules import RuleSet
+from mxmodel.statistics.error_sums import ErrorSums
 
 __all__ = ["RELATIVE_ERROR_EDGES", "SourceStatistics", "TensorStatistics", "WorstBlock"]
 

@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mxmodel.arrangement import Arrangement
-from mxmodel.error_sums import ErrorSums
+from mxmodel.files.arrangement import Arrangement
+from mxmodel.files.windowed import RulesCompared
 from mxmodel.formats import E8M0
-from mxmodel.tensor_statistics import SourceStatistics, TensorStatistics, WorstBlock
-from mxmodel.windowed import RulesCompared
+from mxmodel.statistics.error_sums import ErrorSums
+from mxmodel.statistics.tensor_statistics import SourceStatistics, TensorStatistics, WorstBlock
 
 __all__ = [
     "comparison_table",

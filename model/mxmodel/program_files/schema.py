@@ -1,6 +1,6 @@
 """The JSON Schema of program files, and the field tables of its page of docs: both from what the loader reads by.
 
-python -m mxmodel.program_schema docs/programs.md    # renews program.schema.json and the page's tables
+python -m mxmodel.program_files.schema docs/programs.md    # renews program.schema.json and the page's tables
 """
 
 import json
@@ -11,8 +11,8 @@ from dataclasses import MISSING
 from pathlib import Path
 
 from mxmodel.isa import INSTRUCTIONS, Instruction
-from mxmodel.program_fields import NUMBERS, OPERAND, Record, Schema
-from mxmodel.program_file import HEADER, RECORDS, REQUIRED, ExpectSpec, TensorSpec
+from mxmodel.program_files.fields import NUMBERS, OPERAND, Record, Schema
+from mxmodel.program_files.program_file import HEADER, RECORDS, REQUIRED, ExpectSpec, TensorSpec
 
 __all__ = ["SCHEMA_FILE", "page_with_tables", "program_schema", "schema_text"]
 

@@ -6,18 +6,18 @@ Counts are containers, not logical elements: the exception to F-5.
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.formats import BIR_DTYPES, X4_DTYPES, BirDtype
 from mxmodel.isa import Instruction, MatmultMx, QuantizeMx
-from mxmodel.legality_rule import GENERATION_FLOOR, Case, Rule, words_of
-from mxmodel.machine_options import PublicMovingLimit, QuantizeTargets
-from mxmodel.matmul_mx_rules import dtype_words
-from mxmodel.memory import PSUM_BANK_BYTES, PSUM_BANKS
-from mxmodel.pe_array import PE_COLUMNS, PE_ROWS
-from mxmodel.quantize_mx_rules import (
+from mxmodel.legality_rules.matmul_mx import dtype_words
+from mxmodel.legality_rules.quantize_mx import (
     QUANTIZE_MX_PARTITIONS,
     SCALE_DTYPES,
     SHAPE_RULES,
     SOURCE_DTYPES,
     TARGET_DTYPES,
 )
+from mxmodel.legality_rules.rule import GENERATION_FLOOR, Case, Rule, words_of
+from mxmodel.machine_options import PublicMovingLimit, QuantizeTargets
+from mxmodel.memory import PSUM_BANK_BYTES, PSUM_BANKS
+from mxmodel.pe_array import PE_COLUMNS, PE_ROWS
 
 __all__ = [
     "PUBLIC_MATMUL_MX_RULES",

@@ -3,14 +3,14 @@
 from typing import Any
 
 from mxmodel.legality import RULE_TABLES
-from mxmodel.legality_rule import Rule
+from mxmodel.legality_rules.rule import Rule
 
 __all__ = ["legality_page"]
 
 _HEAD = """\
 # What is legal
 
-Generated from the rules by `python -m mxmodel.legality_page`; do not edit.
+Generated from the rules by `python -m mxmodel.legality_rules.page`; do not edit.
 
 An MX matmul passes two verifiers before it is encoded. The first counts: elements, scales, partitions, what a PSUM bank
 holds. The second places: the engine, the quadrants of data and scales, the tiles. Theirs are the 18 rules with a code

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import IO
 
 from mxmodel.bad_input import BadInput
-from mxmodel.stored_tensor import unusable
+from mxmodel.files.stored_tensor import unusable
 
 __all__ = ["whole_file"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from mxmodel.bad_input import BadInput
+from mxmodel.files.whole_file import whole_file
 from mxmodel.formats import E8M0, MX_BLOCK
-from mxmodel.tensor_statistics import RELATIVE_ERROR_EDGES, TensorStatistics
-from mxmodel.whole_file import whole_file
+from mxmodel.statistics.tensor_statistics import RELATIVE_ERROR_EDGES, TensorStatistics
 
 __all__ = ["draw_statistics"]
 

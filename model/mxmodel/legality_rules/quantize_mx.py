@@ -3,9 +3,9 @@
 from mxmodel.formats import BIR_DTYPES, MX_BLOCK
 from mxmodel.isa import Engine, QuantizeMx
 from mxmodel.layout import LANES, QUADRANT_PARTITIONS, SCALE_OFFSETS
-from mxmodel.legality_rule import GENERATION_FLOOR, Case, Rule, words_of
+from mxmodel.legality_rules.matmul_mx import dtype_words
+from mxmodel.legality_rules.rule import GENERATION_FLOOR, Case, Rule, words_of
 from mxmodel.machine_options import QuantizeTargets
-from mxmodel.matmul_mx_rules import dtype_words
 
 __all__ = ["QUANTIZE_MX_PARTITIONS", "QUANTIZE_MX_RULES", "SCALE_DTYPES", "SOURCE_DTYPES", "TARGET_DTYPES"]
 

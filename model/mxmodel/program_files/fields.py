@@ -15,12 +15,12 @@ from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
 
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.bad_input import BadInput
+from mxmodel.files.stored_tensor import name_list
 from mxmodel.formats import BIR_DTYPES, BirDtype
 from mxmodel.isa import PsumFlag
 from mxmodel.memory_object import dtype_named
-from mxmodel.placement import slice_text, sliced
-from mxmodel.stored_tensor import name_list
-from mxmodel.yaml_document import Item
+from mxmodel.program_files.placement import slice_text, sliced
+from mxmodel.program_files.yaml_document import Item
 
 __all__ = [
     "NAME",

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.stored_tensor import STORED_FORMATS, StoredTensor, TensorFile, unusable
+from mxmodel.files.stored_tensor import STORED_FORMATS, StoredTensor, TensorFile, unusable
 
 __all__ = ["METADATA", "header_bytes", "read_safetensors"]
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.arrangement import Arrangement, Layout, Window
+from mxmodel.files.arrangement import Arrangement, Layout, Window
+from mxmodel.files.mapped_pages import release_pages
+from mxmodel.files.mx_record import RECORD, MxRecord, read_records, record_text
+from mxmodel.files.stored_tensor import STORED_FORMATS, StoredTensor, TensorFile, name_list, unusable
+from mxmodel.files.tensor_files import is_glob, open_tensor_file, split_spec
+from mxmodel.files.tensor_output import PlannedTensor, check_output, tensor_output
 from mxmodel.formats import E8M0, FP4_E2M1, MX_BLOCK, ElementFormat
 from mxmodel.layout import axis_blocks_of_mx, gpt_oss_blocks, gpt_oss_codes, mx_of_axis_blocks
-from mxmodel.mapped_pages import release_pages
-from mxmodel.mx_record import RECORD, MxRecord, read_records, record_text
 from mxmodel.quantize import MxTensor
 from mxmodel.rules import BIRSIM, RuleSet
-from mxmodel.stored_tensor import STORED_FORMATS, StoredTensor, TensorFile, name_list, unusable
-from mxmodel.tensor_files import is_glob, open_tensor_file, split_spec
-from mxmodel.tensor_output import PlannedTensor, check_output, tensor_output
 
 __all__ = ["MxOutput", "StoredMx", "mx_names", "mx_output", "pair_mx", "read_mx", "select_mx"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mxmodel import __version__
-from mxmodel.arrangement import Arrangement, Layout
+from mxmodel.files.arrangement import Arrangement, Layout
+from mxmodel.files.stored_tensor import unusable
 from mxmodel.formats import ElementFormat, element_format
 from mxmodel.rules import RuleSet
-from mxmodel.stored_tensor import unusable
 
 __all__ = ["RECORD", "RECORD_VERSION", "MxRecord", "read_records", "record_text"]
 

@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.numpy_file import read_npy, read_npz
-from mxmodel.safetensors_file import read_safetensors
-from mxmodel.stored_tensor import STORED_FORMATS, StoredTensor, TensorFile, name_list, unusable
+from mxmodel.files.numpy_file import read_npy, read_npz
+from mxmodel.files.safetensors_file import read_safetensors
+from mxmodel.files.stored_tensor import STORED_FORMATS, StoredTensor, TensorFile, name_list, unusable
 
 __all__ = [
     "NamedTensor",

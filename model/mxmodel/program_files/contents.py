@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from mxmodel.access_pattern import AccessPattern
 from mxmodel.bad_input import BadInput
+from mxmodel.files.mx_file import read_mx
+from mxmodel.files.tensor_files import select_tensors
 from mxmodel.layout import pack_x4
 from mxmodel.memory_object import MemoryObject, container_dtype
-from mxmodel.mx_file import read_mx
-from mxmodel.program_fields import Nested, parsed_slices
-from mxmodel.tensor_files import select_tensors
-from mxmodel.yaml_document import Item
+from mxmodel.program_files.fields import Nested, parsed_slices
+from mxmodel.program_files.yaml_document import Item
 
 __all__ = ["ContentsSpec", "MxPart", "contents_of"]
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from mxmodel.numpy_file import MEMBER_SUFFIX
-from mxmodel.safetensors_file import header_bytes
-from mxmodel.stored_tensor import unusable
-from mxmodel.whole_file import whole_file
+from mxmodel.files.numpy_file import MEMBER_SUFFIX
+from mxmodel.files.safetensors_file import header_bytes
+from mxmodel.files.stored_tensor import unusable
+from mxmodel.files.whole_file import whole_file
 
 __all__ = ["PlannedTensor", "TensorOutput", "tensor_output"]
 

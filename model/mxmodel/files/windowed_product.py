@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxmodel.accumulation import Accumulation
-from mxmodel.arrangement import Layout
 from mxmodel.bad_input import BadInput
+from mxmodel.files.arrangement import Layout
+from mxmodel.files.mx_file import StoredMx
+from mxmodel.files.tensor_files import NamedTensor
+from mxmodel.files.windowed import as_fp32
 from mxmodel.formats import MX_BLOCK, SourceFormat
-from mxmodel.mx_file import StoredMx
 from mxmodel.pe_array import PE_COLUMNS, matmul, matmul_mx
 from mxmodel.quantize import MxTensor
-from mxmodel.tensor_files import NamedTensor
-from mxmodel.windowed import as_fp32
 
 __all__ = ["ProductSummary", "WindowedProduct", "float_product", "mx_product"]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.arrangement import Arrangement, Window
+from mxmodel.files.arrangement import Arrangement, Window
+from mxmodel.files.mapped_pages import release_pages
+from mxmodel.files.mx_file import StoredMx
 from mxmodel.formats import MX_BLOCK, ElementFormat
-from mxmodel.mapped_pages import release_pages
-from mxmodel.mx_file import StoredMx
 from mxmodel.quantize import MxTensor, dequantize_mx, quantize_mx
 from mxmodel.rules import RuleSet
-from mxmodel.tensor_statistics import TensorStatistics
+from mxmodel.statistics.tensor_statistics import TensorStatistics
 from mxmodel.widen import PrecisionWarning, fp32_bits
 
 __all__ = [

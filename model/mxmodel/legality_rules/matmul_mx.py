@@ -8,7 +8,7 @@ from mxmodel.access_pattern import AccessPattern
 from mxmodel.formats import BIR_DTYPES, X4_DTYPES, BirDtype
 from mxmodel.isa import Engine, MatmultMx
 from mxmodel.layout import LANES, QUADRANT_PARTITIONS
-from mxmodel.legality_rule import GENERATION_FLOOR, Case, Rule, words_of
+from mxmodel.legality_rules.rule import GENERATION_FLOOR, Case, Rule, words_of
 from mxmodel.memory import PSUM_BANK_BYTES
 from mxmodel.pe_array import PE_COLUMNS
 

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.bad_input import BadInput
+from mxmodel.files.tensor_output import PlannedTensor, tensor_output
+from mxmodel.files.whole_file import whole_file
 from mxmodel.formats import MX_BLOCK, BirDtype
 from mxmodel.isa import INSTRUCTIONS, Instruction
 from mxmodel.machine_options import MachineOptions
 from mxmodel.memory import Generation
-from mxmodel.placement import Placer, scattered, tensor_place
 from mxmodel.program import Expectation, Program, ProgramTensor
-from mxmodel.program_contents import ContentsSpec, contents_of
-from mxmodel.program_fields import NAME, Kind, Places, Record, Schema, kind_of
+from mxmodel.program_files.contents import ContentsSpec, contents_of
+from mxmodel.program_files.fields import NAME, Kind, Places, Record, Schema, kind_of
+from mxmodel.program_files.placement import Placer, scattered, tensor_place
+from mxmodel.program_files.yaml_document import Item, flow_text, read_yaml
 from mxmodel.rules import RULE_SETS, RuleSet, rule_set
-from mxmodel.tensor_output import PlannedTensor, tensor_output
-from mxmodel.whole_file import whole_file
-from mxmodel.yaml_document import Item, flow_text, read_yaml
 
 __all__ = [
     "FORMAT_VERSION",

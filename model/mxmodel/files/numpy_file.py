@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from mxmodel.bad_input import BadInput
-from mxmodel.stored_tensor import StoredTensor, TensorFile, unusable
+from mxmodel.files.stored_tensor import StoredTensor, TensorFile, unusable
 
 __all__ = ["MEMBER_SUFFIX", "read_npy", "read_npz"]
 

@@ -1,0 +1,1 @@
+"""Tensors in files: opened, read in windows, written whole."""

@@ -1,0 +1,1 @@
+"""The rules of legality as data, one module for each verifier."""

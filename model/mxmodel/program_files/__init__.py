@@ -1,0 +1,1 @@
+"""Programs as YAML files: the document, its fields, places and contents, and its schema."""
