@@ -56,7 +56,7 @@ def test_importing_all_hardware_loads_only_descriptors() -> None:
     """The same at run time, in a clean interpreter."""
     program = (
         "import importlib, pkgutil, sys, mxhw\n"
-        "for module in pkgutil.iter_modules(mxhw.__path__): importlib.import_module('mxhw.' + module.name)\n"
+        "for module in pkgutil.walk_packages(mxhw.__path__, 'mxhw.'): importlib.import_module(module.name)\n"
         "print('\\n'.join(sorted(n for n in sys.modules if n.startswith(('mxmodel', 'mxtb', 'numpy.', 'cocotb')))))\n"
     )
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}

@@ -12,14 +12,15 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from mxhw import area_survey, qor
-from mxhw.area_baseline import COMMITTED, Baseline, regressions
-from mxhw.area_page import area_page
-from mxhw.area_survey import survey
+from mxhw import qor
+from mxhw.area import survey as area_survey
+from mxhw.area.baseline import COMMITTED, Baseline, regressions
+from mxhw.area.page import area_page
+from mxhw.area.peer_figures import GOALS, goal_of
+from mxhw.area.scale_rule_cost import exact_counterpart
+from mxhw.area.survey import survey
 from mxhw.catalog import CATALOG, find
-from mxhw.peer_figures import GOALS, goal_of
 from mxhw.qor import Qor, figures_of, measure
-from mxhw.scale_rule_cost import exact_counterpart
 from mxmodel.rules import PreScale
 
 SMALL = "mx_narrow_fp32_fp4_e2m1"

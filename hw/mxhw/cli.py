@@ -15,15 +15,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mxhw import __version__, area_baseline, verilog_hashes
-from mxhw.area_baseline import Baseline, regressions
-from mxhw.area_page import area_page
-from mxhw.area_survey import survey
+from mxhw import __version__, verilog_hashes
+from mxhw.area import baseline as area_baseline
+from mxhw.area.baseline import Baseline, regressions
+from mxhw.area.page import area_page
+from mxhw.area.peer_figures import goal_of
+from mxhw.area.scale_rule_cost import exact_counterpart
+from mxhw.area.survey import survey
 from mxhw.catalog import CATALOG, Block, Entry, find, select
 from mxhw.emit import description, write
-from mxhw.peer_figures import goal_of
 from mxhw.qor import RECIPE, Qor, yosys_version
-from mxhw.scale_rule_cost import exact_counterpart
 from mxhw.selection import Request, refused_pairs, selected
 from mxhw.verilog_hashes import VerilogHashes
 from mxmodel.formats import element_format, source_format

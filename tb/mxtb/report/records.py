@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxhw.area_baseline import COMMITTED, Baseline
+from mxhw.area.baseline import COMMITTED, Baseline
 
 __all__ = ["MUTATION", "PROOFS", "Mutation", "Proof", "Records", "read_records"]
 

@@ -27,7 +27,7 @@ class Baseline:
     yosys : the version that measured all of them
     entries : one for every catalogue entry
     exact_counterparts : by the name of a ``PreScale.FP32_PRODUCT`` entry, the figures of the same lane with an exact
-        scale (``mxhw.scale_rule_cost``)
+        scale (``mxhw.area.scale_rule_cost``)
     """
 
     yosys: str
