@@ -343,7 +343,7 @@ def test_a_counterexample_is_told_and_shown_again(root: Path, copied: Path) -> N
     assert done.returncode == 1
     assert "refuted: all inputs" in done.stdout
     assert "replayed: the twins differ on it" in done.stdout
-    assert re.search(r"^rtl \(amaranth\).*<- differs$", done.stdout, flags=re.MULTILINE)
+    assert re.search(r"^rtl \(amaranth\).*<- differs *$", done.stdout, flags=re.MULTILINE)
     vector = next(json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
     (command,) = re.findall(r"show it again with: mxtwin (.*)", done.stdout)
     assert vector["words"][0] == f"0x{int(command.split()[-1], 16):x}"

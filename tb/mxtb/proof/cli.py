@@ -57,8 +57,8 @@ def prove_command(
 ) -> None:
     """Prove that the RTL equals the specification for all inputs; of streams, their laws too, for all states.
 
-    Yosys reads the RTL, z3 looks for an input that breaks the specification. A counterexample is told as `mxtwin
-    explain` tells it, with what both twins make of it. What is not proved, in time, is not proved: exit 1.
+    Yosys reads the RTL, z3 looks for an input that breaks the specification. A counterexample is told with what both
+    twins make of it, and as a regression vector. What is not proved in time is not proved: exit 1.
     """
     if check and (update or quickly):
         raise BadInput("--check must not be given with --update or --quick: it proves nothing")
