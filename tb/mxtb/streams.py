@@ -22,7 +22,7 @@ __all__ = ["Beats", "StreamTop", "beats_of", "compare_streams", "draw_beats", "r
 TOPLEVEL = "mx_streams"
 
 _ZERO_BLOCKS = 8
-"""Of a stream that gathers a maximum, one block in so many is of zeros."""
+"""In a stream that gathers a maximum, a block of zeros goes before every so many others."""
 
 _SHARE_OF_RANDOM = 4
 """However many cases are directed, one block in so many of those asked for is random."""
@@ -97,9 +97,7 @@ def draw_beats(entry: Entry, blocks: int, seed: int) -> Beats:
     drawn = stimulus((entry,), blocks * MX_BLOCK.size, seed)
     if entry.block is Block.SHARED_EXPONENT:
         x = drawn["x"][rng.permutation(len(drawn["x"]))[:blocks]]
-        # Blocks with the smallest maximum, one of them first: what a reset or the block before left behind would show.
-        x[::_ZERO_BLOCKS] = 0
-        return beats_of(entry, {"x": x})
+        return beats_of(entry, {"x": _with_zero_blocks(x)})
     word = "code" if entry.source is None else "x"
     order = rng.permutation(len(drawn[word]))[: blocks * MX_BLOCK.size]
     words = drawn[word][order].reshape(-1, entry.lanes)
@@ -120,7 +118,8 @@ def regression_beats(entry: Entry, blocks: int, seed: int) -> Beats:
     count = len(directed["x" if entry.source is not None else "code"])
     if entry.block is Block.SHARED_EXPONENT:
         more = stimulus((entry,), 4 * max(blocks - count, blocks // _SHARE_OF_RANDOM), seed)["x"][count:]
-        return beats_of(entry, {"x": rng.permutation(np.concatenate([directed["x"], more]))})
+        x = rng.permutation(np.concatenate([directed["x"], more]))
+        return beats_of(entry, {"x": _with_zero_blocks(x)})
     word = "code" if entry.source is None else "x"
     cases = max(blocks * MX_BLOCK.size - count, blocks * MX_BLOCK.size // _SHARE_OF_RANDOM)
     drawn = stimulus((entry,), cases, seed)
@@ -134,6 +133,11 @@ def regression_beats(entry: Entry, blocks: int, seed: int) -> Beats:
     scale = np.concatenate([directed["scale"][places[:, 0]], scale])
     order = rng.permutation(len(words))
     return beats_of(entry, {word: words[order].reshape(-1), "scale": scale[order].repeat(entry.lanes)})
+
+
+def _with_zero_blocks(x: NDArray[Any]) -> NDArray[Any]:
+    """``x`` and blocks of zeros between, one of them first: what a reset or the block before left would show."""
+    return np.insert(x, np.arange(0, len(x), _ZERO_BLOCKS), 0, axis=0)
 
 
 def _beats_of_one_scale(scale: NDArray[np.uint8], lanes: int) -> NDArray[np.intp]:

@@ -27,7 +27,7 @@ from mxtb.mutation.equivalence import Verdict, verdicts
 from mxtb.mutation.native import COMPILER, Difference, bit_planes, build_evaluator, run_lanes, run_streams
 from mxtb.mutation.netlist import Mutated, Part, mutated, part_of
 from mxtb.regress import DEFAULT_VECTORS, blocks_of
-from mxtb.streams import draw_beats
+from mxtb.streams import regression_beats
 
 __all__ = ["GOAL", "MUTANTS", "VECTORS", "Score", "Survivor", "campaign", "tools"]
 
@@ -176,7 +176,7 @@ def _score(entry: Entry, count: int, seed: int, evaluator: Path, cases: _Cases) 
 def _run(netlist: Mutated, seed: int, evaluator: Path, cases: _Cases) -> tuple[int, dict[int, Difference | None]]:
     entry = netlist.entry
     if netlist.part is Part.CONTROL:
-        beats = draw_beats(entry, blocks_of(VECTORS), seed)
+        beats = regression_beats(entry, blocks_of(VECTORS), seed)
         return len(beats.beats), run_streams(evaluator, netlist, beats, seed)
     inputs, planes = cases.of(entry)
     expected = golden(entry, inputs)

@@ -16,7 +16,7 @@ __all__ = ["COMMITTED", "STIMULUS", "Record", "score_as_json"]
 COMMITTED = Path(__file__).with_name("mutation.json")
 
 STIMULUS = {"random_vectors": VECTORS, "thorough": True}
-"""The ordinary regression's, as ``mxtb.blocks.stimulus`` and ``mxtb.streams.draw_beats`` draw it."""
+"""The ordinary regression's, as ``mxtb.blocks.stimulus`` and ``mxtb.streams.regression_beats`` draw it."""
 
 
 @dataclass(frozen=True, kw_only=True)
