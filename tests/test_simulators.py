@@ -107,6 +107,28 @@ def test_the_runners_silent_passes_are_caught(
         run(built, module, tmp_path / "run", environment={})
 
 
+@pytest.mark.parametrize(
+    ("decorator", "environment"),
+    [("@cocotb.test()", {"COCOTB_TEST_FILTER": "nothing_of_that_name"}), ("@cocotb.test(skip=True)", {})],
+    ids=["all filtered out", "all skipped"],
+)
+def test_a_results_file_without_a_test_that_ran_is_caught(
+    icarus: Simulator,
+    small_top: Top,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    decorator: str,
+    environment: dict[str, str],
+) -> None:
+    """Here the runner returns normally too, and there is a results file: it names no test, or a skipped one."""
+    (tmp_path / "idle_module.py").write_text(f"import cocotb\n{decorator}\nasync def idle(dut):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    built = build(icarus, small_top.sources(), lanes.TOPLEVEL, cache=tmp_path)
+    with pytest.raises(SimulationFault, match="no test ran"):
+        run(built, "idle_module", tmp_path / "run", environment=environment)
+    assert (tmp_path / "run/results.xml").exists()
+
+
 def test_a_failing_test_is_seen(
     icarus: Simulator, small_top: Top, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
