@@ -265,10 +265,10 @@ def test_a_missing_extra_is_one_line_before_anything_runs(mxtwin, monkeypatch: p
         monkeypatch.delitem(sys.modules, name, raising=False)
     code, out, err = mxtwin("regress", "--report", "r")
     assert (code, out) == (2, "")
-    assert err.splitlines() == [
+    assert err == (
         "mxtwin: error: --report DIR needs jinja2 and matplotlib, which are not installed: "
-        "pip install 'mxtwin[report]' (or give a file that ends in .json)"
-    ]
+        "pip install 'mxtwin[report]' (or give a file that ends in .json)\n"
+    )
 
 
 def test_a_report_that_cannot_be_put_there(mxtwin, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

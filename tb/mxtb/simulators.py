@@ -37,7 +37,7 @@ _VERILATOR_ARGUMENTS = (
     "-Wno-fatal",  # Amaranth's output has width and case warnings; the committed waivers are checked by their own test
     "--no-public-flat-rw",  # the control file says what is public: the wrapper's ports alone
     "-O3",
-    # This pass folds (a >> b) >> c with a sum that wraps (met in 5.048 to 5.050). After -O3, which switches it on again.
+    # This pass folds (a >> b) >> c with a sum that wraps (met in 5.048 to 5.050). After -O3, which switches it on.
     "-fno-dfg",
     "--output-split",  # one C++ file: compiling many means reading Verilator's headers many times
     "0",
@@ -219,8 +219,8 @@ def run(built: Built, test_module: str, work: Path, *, environment: Mapping[str,
     """Run the cocotb tests of ``test_module`` on ``built``; files of the run go to ``work``.
 
     cocotb's own runner returns normally for a failing test, a module without tests (or with skipped ones alone) and a
-    missing module, so the results file decides: it must name at least one test that ran. Whether that test failed is left to the caller, who has the
-    scoreboard's counts. Raises ``SimulationFault`` if no test ran.
+    missing module, so the results file decides: it must name at least one test that ran. Whether that test failed is
+    left to the caller, who has the scoreboard's counts. Raises ``SimulationFault`` if no test ran.
     """
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.xml"

@@ -67,7 +67,7 @@ def _tallies(entry: Entry, inputs: Mapping[str, NDArray[Any]], expected: NDArray
     if isinstance(policy, DequantPolicy):
         return [ldexp.tally(inputs["code"], inputs["scale"], expected, policy)]
     block = narrow if isinstance(policy, NarrowPolicy) else shared_exponent
-    return [block.tally(cases, expected, policy)]  # type: ignore[arg-type]
+    return [block.tally(cases, expected, policy)]
 
 
 def _by_format(entry: Entry, inputs: Mapping[str, NDArray[Any]], expected: NDArray[Any]) -> list[Tally]:

@@ -20,8 +20,8 @@ random cases.
 
 Every case of the stimulus is put into one class along each axis: how its value stood between two codes, what that
 became, its sign before and after, its source's kind, its scale; for a shared exponent the largest exponent, who holds
-it, what the block holds and what the rules make of it; for ldexp the code, the scale and the result. A bin is a class of
-one axis, or a pair (for ldexp also the triple) of classes. Bins follow from the format and the policy; classes are
+it, what the block holds and what the rules make of it; for ldexp the code, the scale and the result. A bin is a class
+of one axis, or a pair (for ldexp also the triple) of classes. Bins follow from the format and the policy; classes are
 worked out from the stimulus and the expected outputs. A bin that no input can hit is impossible, by a clause of
 [the contract](clauses.md); hitting one fails a regression, and so does missing any other in a run with the default
 number of cases.
@@ -81,8 +81,8 @@ def _toggled(verilator: str, toggles: Sequence[Toggles]) -> list[str]:
         waived = "; ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         rows.append((f"`{one.module}`", waived, ", ".join(one.untoggled), one.bits, f"{one.percent:.4g} %"))
     intro = (
-        "## Toggle\n\nBits of the ports and named signals of each lane module that went both up and down under the directed "
-        f"cases and a few random ones,\nmeasured with Verilator {verilator}. Bits that cannot move are waived, each with its "
-        "reason; the percentage is of the others.\n"
+        "## Toggle\n\nBits of the ports and named signals of each lane module that went both up and down under the\n"
+        f"directed cases and a few random ones, measured with Verilator {verilator}. Bits that cannot move are waived,\n"
+        "each with its reason; the percentage is of the others.\n"
     )
     return [intro, _table(("module", "waived", "untoggled", "bits", "toggled"), rows, 2)]
