@@ -52,13 +52,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Two twins of the Trainium MX datapath: a bit-exact golden model and its RTL, shown to be one function.",
 )
-app.add_typer(mxhw.cli.app)
-app.add_typer(mxmodel.cli.app)
-app.add_typer(mxmodel.program_cli.app)
-app.add_typer(mxtb.program_cli.app)
-app.add_typer(mxtb.proof.cli.app)
-app.add_typer(mxtb.mutation.cli.app)
-app.add_typer(mxtb.coverage.cli.app)
+for panel, joined in (
+    ("Evidence", mxtb.coverage.cli.app),
+    ("Evidence", mxtb.mutation.cli.app),
+    ("Evidence", mxtb.proof.cli.app),
+    ("RTL", mxhw.cli.app),
+    ("Tensors", mxmodel.cli.app),
+    ("Programs", mxtb.program_cli.app),
+    ("Programs", mxmodel.program_cli.app),
+):
+    for command in joined.registered_commands:
+        command.rich_help_panel = panel
+    app.add_typer(joined)
 
 BUILD = Path("build")
 _UNCOVERED_SHOWN = 20
