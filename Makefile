@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Everything the targets run comes from the virtual environment; the simulators find the rest of PATH behind it.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup test regress exhaustive prove mutate verilog qor record bench lint type clean
+.PHONY: help setup test regress exhaustive prove mutate programs verilog qor record bench lint type clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -44,13 +44,20 @@ verilog: $(READY) ## write build/verilog/<name>.v and .json
 qor: $(READY) ## measure the catalogue's area; fail where it is worse than the baseline
 	$(BIN)/mxtwin qor --check $(ARGS)
 
-record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Verilog and their digest, the proofs
+record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Verilog and their digest, the proofs, generated pages
 	$(BIN)/mxtwin qor --update
 	$(BIN)/mxtwin verilog --update-hashes
 	$(BIN)/mxtwin prove --update
+	$(BIN)/python -m mxmodel.legality_rules.page > docs/legality.md
+	$(BIN)/python -m mxmodel.program_files.schema docs/programs.md
 
 mutate: $(READY) ## plant faults in the gate-level netlists; fail where the regression finds too few (ARGS="narrow --seed 7")
 	$(BIN)/mxtwin mutate $(ARGS)
+
+programs: $(READY) ## run the worked programs with every block from the RTL
+	@for program in worked four_scales moe; do \
+	  $(BIN)/mxtwin run examples/programs/$$program.yaml --rtl all || exit 1; \
+	done
 
 bench: $(READY) ## speed of the whole-tensor functions and of the machine, as ratios in one run
 	$(BIN)/python -m mxmodel.bench $(ARGS)
