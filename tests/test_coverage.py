@@ -163,13 +163,48 @@ def test_the_toggle_database_is_read(tmp_path: Path) -> None:
 
 
 def test_constants_of_the_text() -> None:
-    text = "\n".join(
-        [
-            "module lane(x, y);", "  input [7:0] x;", "  wire [3:0] high;", "  wire flag;", "  wire [5:0] mixed;",
-            "  wire \\odd ;", "  assign high = 4'h0;", "  assign flag = x[0];",
-            "  assign mixed = { 2'h1, x[2:0], 1'h0 };",
-            "  assign \\odd  = 1'h1;", "endmodule",
-        ]
-    )  # fmt: skip
-    wanted = {"high[0]", "high[1]", "high[2]", "high[3]", "mixed[0]", "mixed[4]", "mixed[5]", "odd"}
+    """Literals through names, parts, choices, repeated assignments, "or" and submodules; a bit that moves is none."""
+    text = """module lane(x, y);
+  input [7:0] x;
+  wire [3:0] high;
+  wire flag;
+  wire [5:0] mixed;
+  wire \\odd$1 ;
+  wire [2:0] \\$7 ;
+  reg [2:0] chosen;
+  wire [2:0] either;
+  wire [2:0] bitwise;
+  wire [3:0] \\low$2 ;
+  output [3:0] y;
+  \\lane.inner  inner (
+    .x(x[3:0]),
+    .y(\\low$2 )
+  );
+  assign high = 4'h0;
+  assign flag = x[0];
+  assign mixed = { 2'h1, x[2:0], 1'h0 };
+  assign \\odd$1  = 1'h1;
+  assign \\$7  = flag ? { 1'h1, x[1:0] } : { \\odd$1 , 1'h0, x[2] };
+  always @* begin
+    chosen = 3'h0;
+    if (flag) begin
+      chosen = { 2'h0, flag };
+    end
+  end
+  assign either = chosen | high[2:0];
+  assign bitwise[2] = 1'h0;
+  assign bitwise[1:0] = x[1:0] & 2'h0;
+  assign y = \\low$2 ;
+endmodule
+
+module \\lane.inner (x, y);
+  input [3:0] x;
+  output [3:0] y;
+  wire [3:0] y;
+  assign y = { x[1:0], 2'd2 };
+endmodule
+"""
+    wanted = {"high[0]", "high[1]", "high[2]", "high[3]", "mixed[0]", "mixed[4]", "mixed[5]", "odd__0241"}
+    wanted |= {"__0247[2]", "chosen[1]", "chosen[2]", "either[1]", "either[2]", "bitwise[2]"}
+    wanted |= {"low__0242[0]", "low__0242[1]", "y[0]", "y[1]"}
     assert constant_bits(text, "lane") == wanted

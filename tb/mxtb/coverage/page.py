@@ -82,7 +82,7 @@ def _toggled(verilator: str, toggles: Sequence[Toggles]) -> list[str]:
         rows.append((f"`{one.module}`", waived, ", ".join(one.untoggled), one.bits, f"{one.percent:.4g} %"))
     intro = (
         "## Toggle\n\nBits of the ports and named signals of each lane module that went both up and down under the\n"
-        f"directed cases and a few random ones, measured with Verilator {verilator}. Bits that cannot move are waived,\n"
-        "each with its reason; the percentage is of the others.\n"
+        f"directed cases and a few random ones, measured with Verilator {verilator}. Bits that cannot move are\n"
+        "waived, each with its reason; the percentage is of the others.\n"
     )
     return [intro, _table(("module", "waived", "untoggled", "bits", "toggled"), rows, 2)]

@@ -6,8 +6,9 @@ part of one named signal's expression.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ program it compiles a few times smaller."""
 _FIELD = re.compile("\x01([^\x02]*)\x02([^\x01]*)")
 _POINT = re.compile(r"(?P<signal>[A-Za-z_]\w*)(?:\[(?P<bit>\d+)\])?:(?P<way>0->1|1->0)")
 
-WAIVERS: tuple[tuple[str, str], ...] = ()
+WAIVERS: tuple[tuple[str, str], ...] = (
+    (
+        r"mx_narrow_fp16_fp8_e[45]m[23]_(zero|propagate)\.within",
+        "true of every fp16 exponent: its upper part is one bit, and both its values are within reach",
+    ),
+)
 """(pattern of "module.signal[bit]", reason) of bits that are no constants of the text and yet cannot move."""
 
 
@@ -132,6 +138,9 @@ def _of_module(entry: Entry, toggled: dict[str, set[str]]) -> Toggles:
     if not toggled:
         raise SimulationFault(f"{entry.name}: the coverage database must name its bits, but names none")
     constant = constant_bits(emit(entry).text, entry.name)
+    moved = sorted(bit for bit, ways in toggled.items() if len(ways) == 2 and bit in constant)
+    if moved:
+        raise SimulationFault(f"{entry.name}: constants of the Verilog must not move, but these do: {', '.join(moved)}")
     untoggled, waived = [], []
     for bit in sorted(bit for bit, ways in toggled.items() if len(ways) < 2):
         reason = "a constant of the emitted Verilog" if bit in constant else _waiver(entry.name, bit)
@@ -173,40 +182,94 @@ def read_recorded(file: Path = RECORDED) -> tuple[str, list[Toggles]]:
 
 # --- constants of the text --------------------------------------------------------------------------------------------
 
-_MODULE = r"^module {name}\b.*?^endmodule"
+_MODULE = r"^module {name}\s*[(].*?^endmodule"
 _DECLARED = re.compile(r"^\s*(?:input|output|wire|reg)\s+(?:\[(\d+):0\]\s+)?(\\?\S+)\s*;", re.MULTILINE)
-_ASSIGNED = re.compile(r"^\s*assign (\\?\S+)\s+= (.*);", re.MULTILINE)
-_LITERAL = re.compile(r"(\d+)'h([0-9a-f]+)")
+_ASSIGNED = re.compile(r"^\s*(?:assign )?(\\\S+(?= )|\w+) *(?:\[(\d+)(?::(\d+))?\])? +<?= (.*);", re.MULTILINE)
+_INSTANCE = re.compile(r"^\s*(\\?\S+) +(?:\\?\S+) +\(\n((?:\s+\.\w+\(.*\),?\n)+)\s*\);", re.MULTILINE)
+_CONNECTED = re.compile(r"\.(\w+)\((\\?\S+) *\)")
+_LITERAL = re.compile(r"(\d+)'(?:h([0-9a-f]+)|d(\d+))")
+_SLICED = re.compile(r"(\\\S+|\w+)\s*(?:\[(\d+)(?::(\d+))?\])?")
+
+Bits = list[str | None]
+"""From the lowest: "0", "1", or None for what is no constant."""
 
 
 def constant_bits(text: str, module: str) -> set[str]:
-    """Bits of signals of ``module`` that its Verilog assigns a literal, alone or in a concatenation."""
-    body = re.search(_MODULE.format(name=re.escape(module)), text, re.MULTILINE | re.DOTALL)
-    if body is None:
-        raise ValueError(f"text must hold the module {module}")
-    widths = {name.removeprefix("\\"): int(top or 0) + 1 for top, name in _DECLARED.findall(body[0])}
+    """Bits of signals of ``module``, named as Verilator does, that are constants of its Verilog as it stands.
+
+    A literal is followed through names, slices, concatenations, choices and repeated assignments of the same literal,
+    through "or", and out of submodules; other logic is not.
+    """
     found = set()
-    for target, value in _ASSIGNED.findall(body[0]):
-        name = target.removeprefix("\\")
-        width = widths.get(name, 1)
-        found |= {name if width == 1 else f"{name}[{place}]" for place in _literal_places(value.strip(), widths)}
+    for name, bits in _constants(text, module).items():
+        plain = re.sub(r"\W", lambda odd: f"__0{ord(odd[0]):02X}", name.removeprefix("\\"))
+        places = [place for place, bit in enumerate(bits) if bit is not None]
+        found |= {plain if len(bits) == 1 else f"{plain}[{place}]" for place in places}
     return found
 
 
-def _literal_places(value: str, widths: dict[str, int]) -> Iterator[int]:
-    """Places, from the lowest bit, at which an expression is a literal."""
-    parts = value[1:-1].split(",") if value.startswith("{") and value.endswith("}") else [value]
-    place = 0
-    for part in reversed([part.strip() for part in parts]):
-        literal = _LITERAL.fullmatch(part)
+def _constants(text: str, module: str) -> dict[str, Bits]:
+    """Signal as the text names it -> its bits."""
+    body = re.search(_MODULE.format(name=re.escape(module)), text, re.MULTILINE | re.DOTALL)
+    if body is None:
+        raise ValueError(f"text must hold the module {module}")
+    widths = {name: int(top or 0) + 1 for top, name in _DECLARED.findall(body[0])}
+    assigned: dict[str, list[tuple[int, int, str]]] = {}
+    for name, high, low, value in _ASSIGNED.findall(body[0]):
+        if name in widths:
+            top = int(high) if high else widths[name] - 1
+            assigned.setdefault(name, []).append((int(low or high or 0), top, value.strip()))
+    outputs: dict[str, Bits] = {}
+    for submodule, connections in _INSTANCE.findall(body[0]):
+        inside = _constants(text, submodule)
+        outputs |= {
+            name: inside[port] for port, name in _CONNECTED.findall(connections) if _is_output(text, submodule, port)
+        }
+
+    @cache
+    def of_signal(name: str) -> tuple[str | None, ...]:
+        if name in outputs:
+            return tuple(outputs[name])
+        seen: list[set[str | None]] = [set() for _ in range(widths[name])]
+        for low, high, value in assigned.get(name, ()):
+            bits = of_value(value)
+            for place in range(low, high + 1):
+                # What an expression does not reach is filled with zeros; one that cannot be read is no constant.
+                seen[place].add(None if not bits else bits[place - low] if place - low < len(bits) else "0")
+        return tuple(next(iter(one)) if len(one) == 1 else None for one in seen)
+
+    def of_value(value: str) -> Bits:
+        if value.startswith("{") and value.endswith("}") and value.count("{") == 1:
+            parts = [of_value(part.strip()) for part in reversed(value[1:-1].split(","))]
+            return [bit for part in parts for bit in part] if all(parts) else []
+        choice = re.fullmatch(r"[^?]+\? (.*) : (.*)", value)
+        if choice is not None:
+            return [a if a == b else None for a, b in _paired(of_value(choice[1].strip()), of_value(choice[2].strip()))]
+        either = re.fullmatch(r"([^|]+) \| ([^|]+)", value)
+        if either is not None:
+            pairs = _paired(of_value(either[1].strip()), of_value(either[2].strip()))
+            return ["1" if "1" in pair else "0" if pair == ("0", "0") else None for pair in pairs]
+        literal = _LITERAL.fullmatch(value)
         if literal is not None:
-            yield from range(place, place + int(literal[1]))
-            place += int(literal[1])
-            continue
-        sliced = re.fullmatch(r"\\?(\S+?)\s*(?:\[(\d+)(?::(\d+))?\])?", part)
-        if sliced is None:
-            return
-        if sliced[2] is None:
-            place += widths.get(sliced[1], 1)
-        else:
-            place += int(sliced[2]) - int(sliced[3] or sliced[2]) + 1
+            number = int(literal[2], 16) if literal[2] else int(literal[3])
+            return list(f"{number:0{int(literal[1])}b}"[::-1])
+        sliced = _SLICED.fullmatch(value)
+        if sliced is None or sliced[1] not in widths:
+            return []
+        bits = list(of_signal(sliced[1]))
+        return bits if sliced[2] is None else bits[int(sliced[3] or sliced[2]) : int(sliced[2]) + 1]
+
+    return {name: list(of_signal(name)) for name in widths}
+
+
+def _is_output(text: str, module: str, port: str) -> bool:
+    body = re.search(_MODULE.format(name=re.escape(module)), text, re.MULTILINE | re.DOTALL)
+    return body is not None and re.search(rf"^\s*output\b[^;]*\b{port};", body[0], re.MULTILINE) is not None
+
+
+def _paired(one: Bits, other: Bits) -> list[tuple[str | None, str | None]]:
+    """Bits of the same weight, the shorter filled with zeros; none if either cannot be read."""
+    if not one or not other:
+        return []
+    longest = max(len(one), len(other))
+    return list(zip(*(bits + ["0"] * (longest - len(bits)) for bits in (one, other)), strict=True))
