@@ -4,43 +4,27 @@ The faults are data (``mutants.json``). Each is applied to a copy of ``hw/``; st
 the ones every regression uses. The copy without a fault passes the same path.
 """
 
-import json
 import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from planted_faults import MUTANTS, FaultyCopy
 
-MUTANTS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "mutants.json").read_text())["mutants"]
 REPRODUCE = "reproduce with: mxtwin "
 
 
 @pytest.fixture
-def copied(root: Path, tmp_path: Path) -> Path:
-    """A copy of ``hw/`` that stands before the real one on the path of ``_mxtwin``."""
-    shutil.copytree(root / "hw", tmp_path / "hw", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+def copied(root: Path, tmp_path: Path) -> FaultyCopy:
+    return FaultyCopy(root, tmp_path)
 
 
-def _mxtwin(root: Path, copied: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(str(part) for part in (copied / "hw", root / "model", root / "tb"))
-    return subprocess.run(
-        [sys.executable, "-m", "mxtb.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=copied,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
-def _regress(root: Path, copied: Path, *entries: str) -> subprocess.CompletedProcess[str]:
+def _regress(copied: FaultyCopy, *entries: str) -> "subprocess.CompletedProcess[str]":
     named = [word for entry in entries for word in ("--entry", entry)]
-    return _mxtwin(root, copied, "regress", "--sim", "icarus", *named, "--vectors", "2000", "--jobs", "1")
+    return copied.mxtwin("regress", "--sim", "icarus", *named, "--vectors", "2000", "--jobs", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -52,25 +36,22 @@ def _icarus() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant["name"] for mutant in MUTANTS])
-def test_mutant_is_killed(mutant: dict[str, Any], root: Path, copied: Path) -> None:
-    file = copied / "hw" / "mxhw" / mutant["file"]
-    text = file.read_text()
-    assert text.count(mutant["old"]) == 1, "the text to change must stand exactly once"
-    file.write_text(text.replace(mutant["old"], mutant["new"]))
-    done = _regress(root, copied, mutant["entry"])
+def test_mutant_is_killed(mutant: dict[str, Any], copied: FaultyCopy) -> None:
+    copied.plant(mutant)
+    done = _regress(copied, mutant["entry"])
     assert done.returncode == 1, done.stdout + done.stderr
     commands = [line for line in done.stdout.splitlines() if line.startswith(REPRODUCE)]
     assert commands, done.stdout
-    again = _mxtwin(root, copied, *shlex.split(commands[0].removeprefix(REPRODUCE)))
+    again = copied.mxtwin(*shlex.split(commands[0].removeprefix(REPRODUCE)))
     assert again.returncode == 1, again.stdout + again.stderr
     assert "differs" in again.stdout
     assert mutant["entry"] in again.stdout
 
 
-def test_the_copy_without_a_fault_passes(root: Path, copied: Path) -> None:
+def test_the_copy_without_a_fault_passes(copied: FaultyCopy) -> None:
     """Every entry that a fault is planted in, in one regression."""
     entries = sorted({mutant["entry"] for mutant in MUTANTS})
-    done = _regress(root, copied, *entries)
+    done = _regress(copied, *entries)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f" 0 mismatches, {len(entries)} configurations" in done.stdout
 

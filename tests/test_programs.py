@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import warnings
@@ -19,6 +18,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import yaml
+from planted_faults import MUTANTS, FaultyCopy
 
 from mxhw.catalog import Block
 from mxmodel.access_pattern import AccessPattern, Space
@@ -223,9 +223,6 @@ def test_rtl_that_the_catalogue_does_not_have_is_one_line(programs: Path) -> Non
         run_with_rtl(replace(program, options=replace(program.options, rules=own)), (Block.NARROW,))
 
 
-MUTANTS = {one["name"]: one for one in json.loads((Path(__file__).parent / "mutants.json").read_text())["mutants"]}
-
-
 @pytest.mark.parametrize(
     ("mutant", "block", "instruction"),
     [
@@ -237,20 +234,9 @@ MUTANTS = {one["name"]: one for one in json.loads((Path(__file__).parent / "muta
 def test_a_fault_in_the_rtl_stops_at_the_first_difference(
     mutant: str, block: str, instruction: str, root: Path, programs: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(root / "hw", tmp_path / "hw", ignore=shutil.ignore_patterns("__pycache__"))
-    fault = MUTANTS[mutant]
-    file = tmp_path / "hw" / "mxhw" / fault["file"]
-    assert file.read_text().count(fault["old"]) == 1
-    file.write_text(file.read_text().replace(fault["old"], fault["new"]))
-    path = os.pathsep.join(map(str, (tmp_path / "hw", root / "model", root / "tb")))
-    done = subprocess.run(
-        [sys.executable, "-m", "mxtb.cli", "run", programs / "worked.yaml", "--rtl", block],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    copied = FaultyCopy(root, tmp_path)
+    copied.plant(next(one for one in MUTANTS if one["name"] == mutant))
+    done = copied.mxtwin("run", str(programs / "worked.yaml"), "--rtl", block)
     assert done.returncode == 1, done.stderr
     pattern = (
         rf"mxtwin: worked: {instruction}: {block} in RTL \(mx_{block}_\w+\) gives 0x[0-9a-f]+ at element "

@@ -7,7 +7,6 @@ which the tie must find; and each fault of ``mutants.json`` in the RTL must be r
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from planted_faults import MUTANTS, FaultyCopy
 
 from mxhw.catalog import CATALOG, Block, Entry, Form, find, policy_of
 from mxhw.multi_format import FORMAT_BITS
@@ -36,7 +36,6 @@ from mxtb.stimulus import EDGE_SCALES, blocks, scaled_values, values
 if not os.environ.get("CI"):
     pytest.importorskip("z3", reason="optional here, required in CI: z3-solver (extra: prove)")
 
-MUTANTS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "mutants.json").read_text())["mutants"]
 LANES = tuple(entry for entry in CATALOG if entry.form is Form.LANE)
 SMALL = "mx_narrow_fp16_fp4_e2m1"
 RENEW = "run `mxtwin prove --update`"
@@ -288,32 +287,15 @@ def test_proved(name: str, formulas: int) -> None:
 
 
 @pytest.fixture
-def copied(root: Path, tmp_path: Path) -> Path:
-    """A copy of ``hw/`` that stands before the real one on the path of a child."""
-    shutil.copytree(root / "hw", tmp_path / "hw", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
-
-
-def _mxtwin(root: Path, copied: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(str(part) for part in (copied / "hw", root / "model", root / "tb"))
-    return subprocess.run(
-        [sys.executable, "-m", "mxtb.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=copied,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+def copied(root: Path, tmp_path: Path) -> FaultyCopy:
+    return FaultyCopy(root, tmp_path)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant["name"] for mutant in MUTANTS])
-def test_a_fault_in_the_rtl_is_refuted(mutant: dict[str, Any], root: Path, copied: Path) -> None:
+def test_a_fault_in_the_rtl_is_refuted(mutant: dict[str, Any], copied: FaultyCopy) -> None:
     """The counterexample is no artefact of Yosys or z3: in Amaranth's simulator the twins differ on it."""
-    file = copied / "hw" / "mxhw" / mutant["file"]
-    text = file.read_text()
-    assert text.count(mutant["old"]) == 1, "the text to change must stand exactly once"
-    file.write_text(text.replace(mutant["old"], mutant["new"]))
-    done = _mxtwin(root, copied, "prove", "--entry", mutant["entry"], "--jobs", "1", "--json")
+    copied.plant(mutant)
+    done = copied.mxtwin("prove", "--entry", mutant["entry"], "--jobs", "1", "--json")
     assert done.returncode == 1, done.stdout + done.stderr
     (proof,) = json.loads(done.stdout)["proofs"]
     assert proof["result"] == "refuted"
@@ -331,15 +313,14 @@ def test_a_fault_in_the_rtl_is_refuted(mutant: dict[str, Any], root: Path, copie
         assert found["command"].startswith(f"mxtwin explain --entry {mutant['entry']} ")
 
 
-def test_a_counterexample_is_told_and_shown_again(root: Path, copied: Path) -> None:
+def test_a_counterexample_is_told_and_shown_again(copied: FaultyCopy) -> None:
     """As words, and the command that it prints differs too; the copy before the fault is proved."""
     mutant = next(one for one in MUTANTS if one["name"] == "narrow_half_up_instead_of_even")
-    before = _mxtwin(root, copied, "prove", "--entry", mutant["entry"])
+    before = copied.mxtwin("prove", "--entry", mutant["entry"])
     assert before.returncode == 0, before.stdout + before.stderr
     assert "1 of 1 entries proved, 1 formulas" in before.stdout
-    file = copied / "hw" / "mxhw" / mutant["file"]
-    file.write_text(file.read_text().replace(mutant["old"], mutant["new"]))
-    done = _mxtwin(root, copied, "prove", "--entry", mutant["entry"])
+    copied.plant(mutant)
+    done = copied.mxtwin("prove", "--entry", mutant["entry"])
     assert done.returncode == 1
     assert "refuted: all inputs" in done.stdout
     assert "replayed: the twins differ on it" in done.stdout
@@ -347,7 +328,7 @@ def test_a_counterexample_is_told_and_shown_again(root: Path, copied: Path) -> N
     vector = next(json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
     (command,) = re.findall(r"show it again with: mxtwin (.*)", done.stdout)
     assert vector["words"][0] == f"0x{int(command.split()[-1], 16):x}"
-    again = _mxtwin(root, copied, *command.split())
+    again = copied.mxtwin(*command.split())
     assert again.returncode == 1
     assert "<- differs" in again.stdout
 
