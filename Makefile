@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Everything the targets run comes from the virtual environment; the simulators find the rest of PATH behind it.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup test regress exhaustive prove mutate programs verilog qor record bench lint type clean
+.PHONY: help setup test regress exhaustive prove mutate coverage programs verilog qor record bench lint type clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,11 +48,15 @@ record: $(READY) ## renew the area baseline, docs/area.md, the hashes of the Ver
 	$(BIN)/mxtwin qor --update
 	$(BIN)/mxtwin verilog --update-hashes
 	$(BIN)/mxtwin prove --update
+	$(BIN)/mxtwin coverage --toggle --update
 	$(BIN)/python -m mxmodel.legality_rules.page > docs/legality.md
 	$(BIN)/python -m mxmodel.program_files.schema docs/programs.md
 
 mutate: $(READY) ## plant faults in the gate-level netlists; fail where the regression finds too few (ARGS="narrow --seed 7")
 	$(BIN)/mxtwin mutate $(ARGS)
+
+coverage: $(READY) ## bins that the stimulus hits (ARGS=--toggle: bits of the RTL that it moves)
+	$(BIN)/mxtwin coverage $(ARGS)
 
 programs: $(READY) ## run the worked programs with every block from the RTL
 	@for program in worked four_scales moe; do \
