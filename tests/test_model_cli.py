@@ -167,6 +167,19 @@ def test_matmul_mixes_elements_rules_and_storage_orders(run: Run) -> None:
     assert np.array_equal(result.values, matmul_mx(stationary, moving).astype(ml_dtypes.bfloat16))
 
 
+def test_k_of_tiles_counts_the_four_lanes(run: Run) -> None:
+    """[P, F] is contracted over 4P: what the array does with it, whatever the user had in mind."""
+    values = {name: GENERATOR.standard_normal((64, free)).astype(np.float32) for name, free in (("w", 32), ("x", 16))}
+    for name, array in values.items():
+        np.save(f"{name}.npy", array)
+        assert run("quantize", f"{name}.npy", "-o", f"{name}.npz")[0] == 0
+    code, out, _ = run("matmul", "w.npz", "x.npz", "-o", "y.npy", "--json")
+    assert code == 0
+    assert (json.loads(out)["contraction"], json.loads(out)["shape"]) == (256, [8, 4])
+    stationary, moving = (quantize_mx(array, FP8_E4M3) for array in values.values())
+    assert np.array_equal(np.load("y.npy"), matmul_mx(stationary, moving))
+
+
 def test_a_wide_product_does_not_depend_on_where_it_is_cut(run: Run) -> None:
     wide = GENERATOR.standard_normal((300, 64)).astype(np.float32)
     np.save("wide.npy", wide)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxhw.catalog import CATALOG
 from mxtb.report import write
 from mxtb.report.records import read_records
 
@@ -232,7 +233,7 @@ def test_a_passing_regression_with_records(
     """Proofs and mutation scores are shown where they are recorded, and said to be absent where not."""
     _needed("iverilog")
     (tmp_path / "proofs.json").write_text(
-        json.dumps({"tools": {"z3": "4.13"}, "proofs": {SOUND: {"hash": "x", "result": "proved", "seconds": 2.5}}})
+        json.dumps({"tools": {"z3": "4.13"}, "entries": {SOUND: {"result": "proved", "cpu_seconds": 2.5}}})
     )
     one = {"part": "all", "mutants": 40, "killed": 36, "equivalent": 3, "survivors": [{"mutant": "m<1>", "place": "a"}]}
     (tmp_path / "mutation.json").write_text(json.dumps({"seed": 5, "entries": {SOUND: one, "other": "nonsense"}}))
@@ -251,8 +252,19 @@ def test_a_passing_regression_with_records(
     assert time.perf_counter() - start < 600
 
 
+def test_the_committed_records_are_read() -> None:
+    """Every entry's area, proof and mutation score: a report that says "not recorded" of them would be wrong."""
+    records = read_records()
+    names = {entry.name for entry in CATALOG}
+    assert records.area.keys() == records.proofs.keys() == records.mutation.keys() == names
+    assert all(proof.holds and proof.seconds is not None for proof in records.proofs.values())
+    assert all(mutation.score >= 95 for mutation in records.mutation.values())
+    assert records.proof_tools
+    assert records.mutation_seed is not None
+
+
 def test_records_that_are_absent_or_odd(tmp_path: Path) -> None:
-    (tmp_path / "odd.json").write_text('{"proofs": [], "entries": {"a": {"mutants": "many"}}, "seed": "x"}')
+    (tmp_path / "odd.json").write_text('{"entries": {"a": {"mutants": "many"}}, "seed": "x"}')
     for file in (tmp_path / "nowhere.json", tmp_path / "odd.json"):
         records = read_records(area=file, proofs=file, mutation=file)
         assert (records.area, records.proofs, records.mutation, records.mutation_seed) == ({}, {}, {}, None)

@@ -72,7 +72,14 @@ Axis = Annotated[
 ]
 Pad = Annotated[bool, typer.Option("--pad", help="Pad odd lengths with zeros; the true shape is recorded.")]
 Untyped = Annotated[UntypedAs | None, typer.Option("--untyped-as", help="What a |V2 array of an .npy or .npz is.")]
-LayoutOption = Annotated[Layout, typer.Option("--layout", "-l", help="Where the 32 elements of a block lie (L-5).")]
+LayoutOption = Annotated[
+    Layout,
+    typer.Option(
+        "--layout",
+        "-l",
+        help="Where the 32 elements of a block lie (L-5): 1x32 for an ordinary matrix, tile for one swizzled already.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 FromRecord = Annotated[
     str | None, typer.Option("--rules", "-r", help=f"For files without a record of their own; default {BIRSIM.name}.")
@@ -218,7 +225,8 @@ def matmul(
 ) -> None:
     """Multiply on the PE array: two MX tensors, or two float tensors as a reference.
 
-    Both are contracted over K; the result is [stationary columns, moving columns].
+    Both are contracted over K; the result has a row for each stationary column and a column for each moving one. MX
+    tensors of layout tile are contracted over partitions and the four lanes of each, as the array does.
     """
     if output is None and against is None:
         raise BadInput("matmul must be given --output FILE, or --against FILE::TENSOR to compare only")

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from mxmodel.accumulation import Accumulation
 from mxmodel.bad_input import BadInput
-from mxmodel.files.arrangement import Layout
+from mxmodel.files.arrangement import Arrangement, Layout
 from mxmodel.files.mx_file import StoredMx
 from mxmodel.files.tensor_files import NamedTensor
 from mxmodel.files.windowed import as_fp32
 from mxmodel.formats import MX_BLOCK, SourceFormat
+from mxmodel.layout import LANES
 from mxmodel.pe_array import PE_COLUMNS, matmul, matmul_mx
 from mxmodel.quantize import MxTensor
 
@@ -84,7 +85,7 @@ def mx_product(stationary: StoredMx, moving: StoredMx) -> WindowedProduct:
     return WindowedProduct(
         operands=(stationary.name, moving.name),
         rules=", ".join(dict.fromkeys((left.rules.name, right.rules.name))),
-        contraction=arrangements[0].contraction,
+        contraction=_contraction_length(arrangements[0]),
         shape=(left.scale.shape[1], right.scale.shape[1]),
         multiply=multiply,
     )
@@ -116,6 +117,11 @@ def float_product(
         shape=(left.shape[1], right.shape[1]),
         multiply=multiply,
     )
+
+
+def _contraction_length(arrangement: Arrangement) -> int:
+    """K; of a tile it is partitions times lanes, for a tile is swizzled already."""
+    return arrangement.contraction * (LANES if arrangement.layout is Layout.TILE else 1)
 
 
 def _contraction_order(layout: Layout) -> Layout:

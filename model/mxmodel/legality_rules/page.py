@@ -16,7 +16,8 @@ An MX matmul passes two verifiers before it is encoded. The first counts: elemen
 holds. The second places: the engine, the quadrants of data and scales, the tiles. Theirs are the 18 rules with a code
 and a line of their source; a block quantise has a verifier of its own. The originals stop at the first violation;
 `check` reports all of them, in the order of the originals' throw sites, and before those what a verifier takes for
-granted. Counts are logical: four elements for each container of an x4 dtype (F-5).
+granted. Counts are logical: four elements for each container of an x4 dtype (F-5). Letters and numbers such as F-5 are
+[clauses](clauses.md); `mxtwin check` judges a [program](programs.md).
 
 The checks of the public NKI calls are a second profile, `Profile.PUBLIC`. They count containers, and are not the same
 rules: 96 partitions pass there and in a quantise, and are refused as an MX matmul by line 3091. Of the other

@@ -95,10 +95,14 @@ def _chosen(block: list[Block] | None, names: list[str] | None, among: Sequence[
     return chosen
 
 
-def _proved(entries: Sequence[Entry], timeout: float, jobs: int) -> list[Proof]:
+def _bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _proved(entries: Sequence[Entry], timeout: float, jobs: int) -> list[Proof]:
+    with _bar() as bar:
         task = bar.add_task("proving", total=len(entries))
 
         def advance(proof: Proof) -> None:
@@ -109,7 +113,9 @@ def _proved(entries: Sequence[Entry], timeout: float, jobs: int) -> list[Proof]:
 
 def _check(file: Path, entries: Sequence[Entry], tools: dict[str, str], *, whole: bool, as_json: bool) -> None:
     record = Record.read(file)
-    faults = record.faults(entries, tools)
+    with _bar() as bar:
+        task = bar.add_task("comparing hashes", total=len(entries))
+        faults = record.faults(entries, tools, lambda entry: bar.advance(task))
     if dict(record.tools) != tools:
         then, now = (", ".join(f"{name} {one}" for name, one in some.items()) for some in (record.tools, tools))
         faults.insert(0, f"the record is of {then}, and here is {now}")

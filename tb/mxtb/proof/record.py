@@ -7,7 +7,7 @@ text among them), and the tools with versions. So a record is current, or visibl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,10 +74,16 @@ class Record:
         beside.write_text(text, encoding="utf-8")
         beside.replace(file)
 
-    def faults(self, entries: Iterable[Entry], tools: Mapping[str, str]) -> list[str]:
-        """A line for each of ``entries`` that this record does not show to be proved as it now stands."""
+    def faults(
+        self, entries: Iterable[Entry], tools: Mapping[str, str], progress: Callable[[Entry], None] = lambda entry: None
+    ) -> list[str]:
+        """A line for each of ``entries`` that this record does not show to be proved as it now stands.
+
+        ``progress`` hears of each before it is looked at.
+        """
         lines = []
         for entry in entries:
+            progress(entry)
             recorded = self.entries.get(entry.name)
             where = f"{entry.block.value}: {entry.name}"
             if recorded is None:

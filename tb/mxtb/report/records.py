@@ -7,24 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from mxhw.area.baseline import COMMITTED, Baseline
+from mxtb.mutation.record import COMMITTED as MUTATION
+from mxtb.proof.record import COMMITTED as PROOFS
+from mxtb.proof.solver import Result
 
-__all__ = ["MUTATION", "PROOFS", "Mutation", "Proof", "Records", "read_records"]
-
-_BENCH = Path(__file__).resolve().parent.parent
-PROOFS = _BENCH / "proof" / "proofs.json"
-MUTATION = _BENCH / "mutation" / "mutation.json"
+__all__ = ["Mutation", "Proof", "Records", "read_records"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What a solver said of one entry, and how long it took."""
+    """What a solver said of one entry, and the processor seconds that it took."""
 
     result: str
     seconds: float | None
 
     @property
     def holds(self) -> bool:
-        return self.result.lower() in ("proved", "proven", "equivalent", "unsat", "pass", "passed")
+        return self.result == Result.PROVED.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ def read_records(*, area: Path = COMMITTED, proofs: Path = PROOFS, mutation: Pat
     return Records(
         area=figures,
         yosys=yosys,
-        proofs=_each(proved.get("proofs"), _proof),
+        proofs=_each(proved.get("entries"), _proof),
         proof_tools={str(name): str(version) for name, version in _mapping(proved.get("tools")).items()},
         mutation=_each(planted.get("entries"), _mutation),
         mutation_seed=seed if isinstance(seed, int) else None,
@@ -107,7 +106,7 @@ def _each(rows: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _proof(row: Mapping[str, Any]) -> Proof:
-    seconds = row.get("seconds")
+    seconds = row.get("cpu_seconds")
     return Proof(result=str(row["result"]), seconds=None if seconds is None else float(seconds))
 
 
