@@ -189,7 +189,7 @@ def test_p4_adding_onto_an_unwritten_cell_names_its_address() -> None:
     bench, s, m = product_bench()
     dst = in_psum("float32", 2, 3, start=5, at=4096)
     bench.hold(in_psum("float32", 1, 3, start=5, at=4096), 1.0)
-    wanted = r"psum partition 6, byte 4096 \(bank 2\) must be written before it is read"
+    wanted = r"dst: psum partition 6, byte 4096 \(bank 2\) is added onto before anything wrote it; begin with a product"
     with pytest.raises(ExecutionFault, match=wanted):
         bench.run(matmul(s, m, dst, BODY))
     bench.run(matmul(s, m, dst, BODY, uninitialised=Uninitialised.ALLOWED))
@@ -200,12 +200,14 @@ def test_p4_reading_an_unwritten_cell_names_its_address() -> None:
     bench = Bench()
     target = in_sbuf("float32", 2, 2, at=4096)
     bench.hold(in_sbuf("float32", 2, 1), 1.0)
-    with pytest.raises(ExecutionFault, match=r"0 \(copy 'drain'\): sbuf partition 0, byte 4 must be written"):
+    with pytest.raises(ExecutionFault, match=r"0 \(copy 'drain'\): src: sbuf partition 0, byte 4 is read before"):
         bench.run(Copy(src=in_sbuf("float32", 2, 2), dst=target, label="drain"))
     bench.run(Copy(src=in_sbuf("float32", 2, 2), dst=target, uninitialised=Uninitialised.ALLOWED))
     np.testing.assert_array_equal(bench.read(target), [[1, 0], [1, 0]])
     bench.hold(in_dram("float32", 2, 1, at=8), 1.0)
-    with pytest.raises(ExecutionFault, match=r"dram byte 16 must be written"):
+    with pytest.raises(
+        ExecutionFault, match=r"src: dram byte 16 is read before anything wrote it; give its tensor contents, or set"
+    ):
         bench.run(Load(src=in_dram("float32", 2, 2, at=8), dst=target))
 
 
@@ -328,7 +330,7 @@ def test_m7_a_gathered_stationary_is_resolved_first() -> None:
     bench.run(matmul(gathered, m, dst))
     np.testing.assert_array_equal(bench.read(dst), [[110], [220]])
     bench.hold(numbers, [[1, 0]])
-    with pytest.raises(ExecutionFault, match=r"sbuf partition 1, byte 0 must be written"):
+    with pytest.raises(ExecutionFault, match=r"stationary: sbuf partition 1, byte 0 is read before"):
         bench.run(matmul(gathered, m, dst))
     bench.hold(numbers, [[4, 0]])
     with pytest.raises(ExecutionFault, match=r"rows must be in 0\.\.3, not 0\.\.4"):

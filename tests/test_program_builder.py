@@ -91,7 +91,7 @@ def test_adding_onto_what_nobody_wrote_is_a_fault() -> None:
     core = Core(name="p")
     _, _, (w, w_scale, x, x_scale) = mx_operands(core)
     core.matmul_mx(core.psum("y", (16, 8)), w, x, w_scale, x_scale, accumulate=True, label="first")
-    with pytest.raises(ExecutionFault, match=r"p: instruction 0 \(matmul_mx 'first'\): psum partition 0, byte 0"):
+    with pytest.raises(ExecutionFault, match=r"p: instruction 0 \(matmul_mx 'first'\): dst \(tensor y\): psum"):
         core.run()
 
 

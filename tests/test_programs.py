@@ -31,7 +31,7 @@ from mxmodel.layout import scale_partitions, swizzle, unpack_x4
 from mxmodel.machine_options import AutoPsumAccumulate, MachineOptions
 from mxmodel.memory import PARTITIONS, SBUF_PARTITION_BYTES, Generation, Uninitialised
 from mxmodel.memory_object import MemoryObject, dtype_named
-from mxmodel.neuron_core import NeuronCore, Verification
+from mxmodel.neuron_core import ExecutionFault, IllegalProgram, NeuronCore, Verification
 from mxmodel.pe_array import matmul_mx
 from mxmodel.program import Program
 from mxmodel.program_files.placement import sliced, tensor_place
@@ -606,6 +606,63 @@ def same(left: Program, right: Program) -> None:
         assert np.array_equal(bits(mine.contents), bits(other.contents))
 
 
+UNWRITTEN = """\
+mxtwin: 1
+tensors:
+  b: {memory: dram, dtype: bfloat16, shape: [32, 8], values: 1}
+  bt: {memory: sbuf, dtype: bfloat16, shape: [32, 8], offset: 128}
+  q: {memory: sbuf, dtype: float8_e4m3fn_x4, shape: [32, 2]}
+  s: {memory: sbuf, dtype: float8_e8m0fnu, shape: [4, 2]}
+instructions:
+  - load: {src: b, dst: bt}
+  - quantize_mx: {src: bt, dst: q, dst_scale: s}
+"""
+
+
+def test_a_fault_names_file_line_operand_and_tensor(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(UNWRITTEN.replace("  - load: {src: b, dst: bt}\n", ""))
+    with pytest.raises(ExecutionFault) as stop:
+        ran(read_program(str(file)))
+    assert str(stop.value) == (
+        f"{file}:8: instructions[0] (quantize_mx): src (tensor bt): sbuf partition 0, byte 128 is read before anything "
+        "wrote it; load it, or set uninitialised: allowed (P-4)"
+    )
+    file.write_text(UNWRITTEN.replace("shape: [32, 8], offset", "shape: [32, 16], offset"))
+    program = read_program(file)
+    program = replace(program, instructions=(program.instructions[1],))
+    with pytest.raises(IllegalProgram, match=r"^p: instruction 0 \(quantize_mx\): .*elements"):
+        ran(program)
+
+
+def test_a_fault_names_the_tensor_of_scales_and_of_parts(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(UNWRITTEN)
+    whole = read_program(file)
+    ran(whole)
+    for text, wanted in (
+        ("  - copy: {src: 's[1:2, 1]', dst: 's[0:1, 1]'}\n", r"src \(tensor s\): sbuf partition 1, byte \d+ is read"),
+        ("  - copy: {src: 'bt[3:4]', dst: 'bt[0:1]'}\n", r"src \(tensor bt\): sbuf partition 3, byte 128 is read"),
+    ):
+        file.write_text(UNWRITTEN.partition("  - load")[0] + text)
+        with pytest.raises(ExecutionFault, match=wanted):
+            ran(read_program(file))
+
+
+@pytest.mark.parametrize(
+    ("shape", "part", "words"),
+    [
+        ((16, 8), None, "dram byte 64, [16, 8] float32"),
+        ((16, 4, 8), None, "dram byte 64, [16, 4, 8] float32"),
+        ((16, 8), (slice(0, 16, 2),), "dram byte 64, [8, 8] float32, rows 64 bytes apart"),
+        ((16, 8), (slice(None), slice(0, 8, 2)), "dram byte 64, [16, 4] float32 in steps of 2, rows 32 bytes apart"),
+    ],
+)
+def test_a_place_reads_as_its_shape(shape: tuple[int, ...], part: Any, words: str) -> None:
+    place = tensor_place(Space.DRAM, dtype_named("float32"), shape, offset=64)
+    assert str(place if part is None else sliced(place, part)) == words
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_written_programs_are_read_as_the_same(name: str, programs: Path, tmp_path: Path) -> None:
     program = read_program(programs / f"{name}.yaml")
@@ -850,7 +907,7 @@ def test_check_lists_violations_and_run_refuses_them(mxtwin: Any, programs: Path
     assert "2 violations; --no-verify runs it all the same" in err
     status, _, err = mxtwin("run", file, "--no-verify")
     assert status == 2
-    assert "mxtwin: error: worked: instruction 5 (matmul_mx 'body'): " in err
+    assert re.fullmatch(r"mxtwin: error: .*illegal\.yaml:\d+: instructions\[5\] \(matmul_mx 'body'\): .*\n", err)
 
 
 @pytest.mark.parametrize(

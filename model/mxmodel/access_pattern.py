@@ -156,9 +156,19 @@ class AccessPattern:
         return replace(self, partitions=count, partition_pattern=pattern)
 
     def __str__(self) -> str:
+        """Memory, place and shape; steps in containers only where the containers are not packed."""
         place = f"partitions {self.start_partition}..{self.last_partition}, " if self.space is not Space.DRAM else ""
-        dims = " x ".join(f"{num} by {step}" for step, num in self.pattern)
-        return f"{self.space.value} {place}byte {self.offset}, {dims} {self.dtype.name}"
+        text = f"{self.space.value} {place}byte {self.offset}, {list(self.shape)} {self.dtype.name}"
+        packed = 1
+        for step, num in reversed(self.pattern):
+            if num > 1 and step != packed:
+                text += f" in steps of {', '.join(str(step) for step, _ in self.pattern)}"
+                break
+            packed *= num
+        row = self.containers_per_partition * self.dtype.size
+        if self.partition_step is not None and self.partitions > 1 and self.partition_step != row:
+            text += f", rows {self.partition_step} bytes apart"
+        return text if self.rows is None else f"{text}, of which rows are gathered"
 
 
 def _collide(dimensions: tuple[tuple[int, int], ...]) -> bool:

@@ -31,6 +31,7 @@ __all__ = [
     "Read",
     "Transfer",
     "Uninitialised",
+    "UnwrittenRead",
     "Write",
     "WriteAccumulate",
     "cell_format",
@@ -88,6 +89,20 @@ class PsumCommand(Enum):
 
 class MemoryFault(ValueError):
     """A program reached where it may not; one line that names the operand, the place and what was wanted."""
+
+
+class UnwrittenRead(MemoryFault):
+    """A byte is read, or added onto, that was never written (P-4).
+
+    Attributes
+    ----------
+    pattern : what was to be read
+    address : of the first such byte, as messages name it
+    """
+
+    def __init__(self, pattern: AccessPattern, address: str) -> None:
+        super().__init__(f"{address} must be written before it is read (P-4)")
+        self.pattern, self.address = pattern, address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +270,7 @@ class Memory:
         first = np.unravel_index(int(np.argmin(written)), written.shape)
         place = int(first[0]) if rows is None else int(rows[first[0]])
         index = (place, *map(int, first[1:]))
-        raise MemoryFault(f"{self.space.value} {self._address(pattern, index)} must be written before it is read (P-4)")
+        raise UnwrittenRead(pattern, f"{self.space.value} {self._address(pattern, index)}")
 
     def _address(self, pattern: AccessPattern, index: tuple[int, ...]) -> str:
         steps = [step for step, _ in pattern.partition_pattern or ((1, 0),)]

@@ -8,9 +8,10 @@ transaction. So nothing that a schedule decides can change a value.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 
-from mxmodel.access_pattern import Space
+from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.bad_input import BadInput
 from mxmodel.block_functions import Blocks, GoldenBlocks
 from mxmodel.engines import Activation, Dma, Done, EngineModule, GpSimd, Machine, Tensor, Vector
@@ -18,7 +19,7 @@ from mxmodel.isa import Engine, Instruction
 from mxmodel.kernel import Channel, In, Module, Out, Process, Simulation
 from mxmodel.legality import Violation, check
 from mxmodel.machine_options import MachineOptions
-from mxmodel.memory import DEFAULT_DRAM_BYTES, Generation, Memory, Psum, Transfer, sbuf
+from mxmodel.memory import DEFAULT_DRAM_BYTES, Generation, Memory, Psum, Transfer, UnwrittenRead, sbuf
 from mxmodel.memory_object import MemoryObject
 from mxmodel.program import Program
 from mxmodel.trace import Trace, TraceKind
@@ -43,7 +44,7 @@ class IllegalProgram(BadInput):
     def __init__(self, program: Program, violations: Sequence[tuple[int, Violation]]) -> None:
         index, first = violations[0]
         more = "" if len(violations) == 1 else f", and {len(violations) - 1} more"
-        super().__init__(f"{program.name}: instruction {index} ({program.instructions[index]}): {first}{more}")
+        super().__init__(f"{program.place_of(index)}: {first}{more}")
         self.violations = tuple(violations)
 
 
@@ -119,7 +120,8 @@ class NeuronCore(Module):
         except BadInput:
             raise
         except ValueError as error:
-            raise ExecutionFault(f"{program.name}: {self.current}: {error}") from error
+            index = self.dispatcher.index
+            raise ExecutionFault(f"{program.place_of(index)}: {_told(error, program, index)}") from error
 
     @property
     def current(self) -> str:
@@ -163,6 +165,40 @@ class NeuronCore(Module):
             place=str(transfer.pattern),
             size=transfer.size,
         )
+
+
+_REMEDIES = {
+    Space.SBUF: "load it",
+    Space.PSUM: "begin with a product that overwrites",
+    Space.DRAM: "give its tensor contents",
+}
+
+
+def _told(error: ValueError, program: Program, index: int) -> str:
+    """What was wrong; of bytes that nothing wrote, also through which operand and of which tensor, and the remedy."""
+    if not isinstance(error, UnwrittenRead):
+        return str(error)
+    instruction = program.instructions[index]
+    operand, pattern = _operand_of(instruction, error.pattern)
+    tensor = program.tensor_of(pattern)
+    who = operand if tensor is None else f"{operand} (tensor {tensor})"
+    action = "added onto" if operand in instruction.outputs else "read"
+    return (
+        f"{who}: {error.address} is {action} before anything wrote it; {_REMEDIES[pattern.space]}, or set "
+        "uninitialised: allowed (P-4)"
+    )
+
+
+def _operand_of(instruction: Instruction, read: AccessPattern) -> tuple[str, AccessPattern]:
+    """(attribute, pattern) of the operand that an access is of: the same place, of scales fewer partitions (L-3)."""
+    for name, pattern in instruction.operands():
+        for part, one in ((name, pattern), (f"rows of {name}", pattern.rows)):
+            if (
+                one is not None
+                and replace(one, partitions=read.partitions, partition_pattern=read.partition_pattern) == read
+            ):
+                return part, one
+    return "operand", read
 
 
 class _Dispatcher(Module):

@@ -82,6 +82,7 @@ class Program:
     generation : of the core
     options : how to compute
     name : for messages and traces
+    sources : where each instruction stands, such as ``prog.yaml:17``; empty for a program of no file
     """
 
     instructions: tuple[Instruction, ...]
@@ -90,6 +91,41 @@ class Program:
     generation: Generation = Generation.V4
     options: MachineOptions = field(default_factory=MachineOptions)
     name: str = "program"
+    sources: tuple[str, ...] = ()
+
+    def source_of(self, index: int) -> str | None:
+        """Where an instruction stands; None if no file says, or if instructions were put in or taken out since."""
+        return self.sources[index] if len(self.sources) == len(self.instructions) else None
+
+    def place_of(self, index: int) -> str:
+        """An instruction as messages name it: by file and line where they are known."""
+        source, instruction = self.source_of(index), self.instructions[index]
+        if source is None:
+            return f"{self.name}: instruction {index} ({instruction})"
+        return f"{source}: instructions[{index}] ({instruction})"
+
+    def tensor_of(self, operand: AccessPattern) -> str | None:
+        """The tensor that ``operand`` lies in, the smallest if there are several; None if there is none."""
+        containing = [
+            (tensor.place.partitions * tensor.place.containers_per_partition * tensor.place.dtype.size, i, name)
+            for i, (name, tensor) in enumerate(self.tensors.items())
+            if _contains(tensor.place, operand)
+        ]
+        return min(containing)[2] if containing else None
+
+
+def _contains(place: AccessPattern, part: AccessPattern) -> bool:
+    """Whether the bytes from the first to the last of ``part`` are within those of ``place``, and so its partitions.
+
+    Scattered rows are taken as reaching over all of their quadrants: instructions name them so (L-3).
+    """
+    if place.space is not part.space or place.offset > part.offset:
+        return False
+    ends = [one.end_offset + (one.partition_step or 0) * (one.partitions - 1) for one in (place, part)]
+    if ends[1] > ends[0] or place.start_partition > part.start_partition:
+        return False
+    scattered = place.partition_pattern is not None
+    return part.start_partition == place.start_partition if scattered else part.last_partition <= place.last_partition
 
 
 def _check_containers(name: str, contents: NDArray[Any], place: AccessPattern) -> None:

@@ -3,6 +3,7 @@
 The format is described in ``program.schema.json``; this module and that schema are made of the same kinds of fields.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -238,12 +239,13 @@ HEADER: dict[str, Kind] = {
 REQUIRED = ("mxtwin", "instructions")
 
 
-def read_program(path: Path) -> Program:
+def read_program(path: str | os.PathLike[str]) -> Program:
     """The program in a YAML file; the files it names lie relative to it.
 
     Raises BadInput in one line, "FILE:LINE: FIELD: must be ..., not ...", at the first mistake. Whether an instruction
     is legal, or a tensor fits its memory, is not asked here.
     """
+    path = Path(path)
     top = read_yaml(path)
     given = top.mapping(HEADER, REQUIRED)
     read = {name: HEADER[name].load(item, {}) for name, item in given.items() if name != "instructions"}
@@ -261,6 +263,7 @@ def read_program(path: Path) -> Program:
         generation=generation,
         options=options,
         name=read.get("name", path.stem),
+        sources=tuple(f"{one.file}:{one.line}" for one in given["instructions"].items()),
     )
 
 
@@ -326,13 +329,14 @@ def program_text(program: Program) -> str:
     return _text(program, {})
 
 
-def write_program(program: Program, path: Path) -> None:
+def write_program(program: Program, path: str | os.PathLike[str]) -> None:
     """``program`` as YAML at ``path``; contents of more than a few bytes in a .npz file of the same stem beside it."""
     large = {
         name: contents
         for name, contents in _all_contents(program).items()
         if contents is not None and contents.nbytes > _INLINE_BYTES
     }
+    path = Path(path)
     beside = path.with_suffix(".npz")
     if large:
         bits = {name: np.ascontiguousarray(one).view(f"u{one.dtype.itemsize}") for name, one in large.items()}
