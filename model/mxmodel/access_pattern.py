@@ -67,6 +67,8 @@ class AccessPattern:
             _check_count(name, getattr(self, name), least)
         if not isinstance(self.pattern, tuple) or not self.pattern:
             raise TypeError(f"pattern must be a tuple of (step, num), not {self.pattern!r}")
+        if len(self.pattern) > _MOST_DIMENSIONS:
+            raise ValueError(f"pattern must have at most {_MOST_DIMENSIONS} dimensions, not {len(self.pattern)}")
         for dimension in self.pattern:
             if not isinstance(dimension, tuple) or len(dimension) != 2:
                 raise TypeError(f"pattern must be a tuple of (step, num), not {self.pattern!r}")
@@ -81,9 +83,14 @@ class AccessPattern:
                 raise ValueError(f"start_partition must be 0 for DRAM, not {self.start_partition!r}")
 
     @cached_property
+    def rows_accessed(self) -> int:
+        """Partitions of the operand that an instruction sees: of a gathered one as many as there are row numbers."""
+        return self.partitions if self.rows is None else prod(self.rows.shape)
+
+    @cached_property
     def shape(self) -> tuple[int, ...]:
-        """[partitions, num, ...] in containers."""
-        return (self.partitions, *(num for _, num in self.pattern))
+        """[rows accessed, num, ...] in containers."""
+        return (self.rows_accessed, *(num for _, num in self.pattern))
 
     @cached_property
     def containers_per_partition(self) -> int:
@@ -114,28 +121,27 @@ class AccessPattern:
         """Whether some byte is named twice, so that the operand can be read but not written."""
         if self.rows is not None:
             return True
-        if self.partition_step is None:
+        if self.partition_step is None or self.partition_step >= self.end_offset - self.offset or self.partitions == 1:
             return _collide(self.pattern)
-        if self.partition_step >= self.end_offset - self.offset or self.partitions == 1:
-            return _collide(self.pattern)
-        step, rest = divmod(self.partition_step, self.dtype.size)
-        return bool(rest) or _collide((*self.pattern, (step, self.partitions)))
+        size = self.dtype.size
+        octets = (
+            (self.partition_step, self.partitions),
+            *((step * size, num) for step, num in self.pattern),
+            (1, size),
+        )
+        return _collide(octets)
 
     def scale_rows(self, partitions: int, rules: RuleSet) -> "AccessPattern":
         """The scale rows that data on ``partitions`` partitions owns, as an operand of exactly those (L-2, L-3).
 
         Scattered, row i sits at the start partition + (i & 3) + 32 (i >> 2); this operand must reach that far. Compact
         scales, one row for each 8 partitions, are the same thing for data on up to 32 partitions. Under ``NKI_SIM``
-        they may be compact for any data, and are so unless there is a partition for each of the data's (S1 §5.2).
+        an operand of just so many rows is compact for any data (S1 §5.2).
 
         Raises ValueError where the rows are not in reach.
         """
         count = partitions // MX_BLOCK.rows
-        if rules == NKI_SIM and self.partitions != partitions:
-            if self.partitions != count:
-                raise ValueError(
-                    f"scales must be on {partitions} partitions or {count}, not {self.partitions} (L-3, S1 §5.2)"
-                )
+        if rules == NKI_SIM and self.partitions == count:
             return self
         if count <= SCALE_ROWS:
             if self.partitions < count:
@@ -171,6 +177,10 @@ class AccessPattern:
         return text if self.rows is None else f"{text}, of which rows are gathered"
 
 
+_MOST_DIMENSIONS = 16
+"""Inside a partition; the hardware's own patterns have fewer."""
+
+
 def _collide(dimensions: tuple[tuple[int, int], ...]) -> bool:
     """Whether two indices of such (step, num) dimensions come to the same place."""
     reach = 0
@@ -182,8 +192,13 @@ def _collide(dimensions: tuple[tuple[int, int], ...]) -> bool:
     return False
 
 
+_MOST = 1 << 62
+"""No byte of any memory is so far away."""
+
+
 def _check_count(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be {least} or more, not {value!r}")
+    if not least <= value < _MOST:
+        wanted = f"{least} or more" if value < least else "below 2^62"
+        raise ValueError(f"{name} must be {wanted}, not {value if abs(value) < _MOST else 'a larger number'!r}")

@@ -5,6 +5,7 @@ A visit reads its operands through the memory sockets, computes, and writes: the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.block_functions import Blocks
 from mxmodel.blocks import rows_of_blocks, scale_of_columns
-from mxmodel.float_operations import activated, applied, reduced
+from mxmodel.float_operations import activated, applied, fp32_number, reduced
 from mxmodel.formats import MX_BLOCK, ElementFormat
 from mxmodel.isa import (
     AccumulationKind,
@@ -42,6 +43,7 @@ from mxmodel.memory import (
     MemoryFault,
     MemoryRequest,
     Read,
+    Reserve,
     Write,
     WriteAccumulate,
 )
@@ -110,6 +112,10 @@ class EngineModule(Module):
         answer = self.memories[pattern.space].transport(Read(pattern=pattern, uninitialised=instruction.uninitialised))
         assert answer is not None, "a read is answered"
         return answer
+
+    def reserve(self, pattern: AccessPattern) -> None:
+        """Refuse a destination that could not be written, before anything is changed."""
+        self.memories[pattern.space].transport(Reserve(pattern=pattern))
 
     def write(self, pattern: AccessPattern, value: MemoryObject) -> None:
         self.memories[pattern.space].transport(Write(pattern=pattern, value=value))
@@ -246,6 +252,8 @@ class Vector(EngineModule):
         if x.shape[0] % MX_BLOCK.rows or x.shape[1] % MX_BLOCK.columns:
             raise ValueError(f"src must be whole blocks of {MX_BLOCK.rows} x {MX_BLOCK.columns}, not {list(x.shape)}")
         scale_rows = _scale_rows("dst_scale", instruction.dst_scale, x.shape[0], rules)
+        for destination in (instruction.dst, scale_rows):
+            self.reserve(destination)
         scale = blocks.shared_exponent(x, element, rules)
         codes = blocks.narrow(rows_of_blocks(x), element, scale_of_columns(scale), rules).reshape(x.shape)
         words = pack_x4(codes, element)
@@ -269,7 +277,7 @@ class Vector(EngineModule):
                     f"{list(right.shape)}"
                 )
         else:
-            right = np.float32(operand)
+            right = fp32_number("operand", operand)
         result = applied(instruction.operator, left, right)
         self.write(instruction.dst, MemoryObject.from_fp32(result, instruction.dst.dtype))
 
@@ -286,7 +294,8 @@ class GpSimd(EngineModule):
     def visit_memset(self, instruction: Memset) -> None:
         """One value everywhere."""
         dst = instruction.dst
-        containers = np.full(dst.shape, _container(instruction.value, dst))
+        self.reserve(dst)
+        containers = np.broadcast_to(np.asarray(_container(instruction.value, dst)), dst.shape)
         self.write(dst, MemoryObject(containers, dst.dtype))
 
     def visit_tensor_dequantize(self, instruction: TensorDequantize) -> None:
@@ -317,8 +326,10 @@ class Activation(EngineModule):
 
     def visit_activate(self, instruction: Activate) -> None:
         """function(scale * src), out and into the accumulator."""
+        if instruction.dst is not None:
+            self.reserve(instruction.dst)
         values = self.read(instruction.src, instruction).cast_to_fp32()
-        results = activated(instruction.function, _scaled(values, instruction.scale))
+        results = activated(instruction.function, values, instruction.scale)
         if instruction.kind is not AccumulationKind.IDLE:
             self._accumulate(instruction, results)
         if instruction.dst is not None:
@@ -333,7 +344,7 @@ class Activation(EngineModule):
                 raise ValueError(
                     "an instruction that does a LoadAccumulate must provide an immediate value to load (P-5)"
                 )
-            start = np.full(results.shape[0], instruction.immediate, dtype=np.float32)
+            start = np.full(results.shape[0], fp32_number("immediate", instruction.immediate))
         elif instruction.kind is AccumulationKind.ADD_ACCUMULATE and not self._consumed:
             start = self._accumulator
         if start is None:
@@ -418,13 +429,6 @@ def _precision(pattern: AccessPattern) -> Precision:
     return Precision.FLOAT32R if pattern.dtype.name == "float32r" else Precision.FULL
 
 
-def _scaled(values: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
-    if scale == 1.0:
-        return values
-    with np.errstate(all="ignore"):
-        return np.asarray(values * np.float32(scale))
-
-
 def _cast(value: MemoryObject, dst: AccessPattern) -> MemoryObject:
     if value.dtype.name == dst.dtype.name:
         return value
@@ -432,11 +436,12 @@ def _cast(value: MemoryObject, dst: AccessPattern) -> MemoryObject:
 
 
 def _container(value: float, dst: AccessPattern) -> Any:
-    """``value`` as one container of ``dst``; ValueError if an integer does not hold it."""
+    """``value`` as one container of ``dst``; ValueError if an integer dtype does not hold it."""
     dtype = container_dtype(dst.dtype)
     if dtype.kind not in "iu":
-        return MemoryObject.from_fp32(np.full((1, 1), value, dtype=np.float32), dst.dtype).containers[0, 0]
+        return MemoryObject.from_fp32(np.full((1, 1), fp32_number("value", value)), dst.dtype).containers[0, 0]
     limits = np.iinfo(dtype)
-    if value != int(value) or not limits.min <= value <= limits.max:
+    whole = isfinite(value) and value == int(value)
+    if not whole or not limits.min <= int(value) <= limits.max:
         raise ValueError(f"value must be an integer in {limits.min}..{limits.max} for {dst.dtype.name}, not {value!r}")
     return dtype.type(int(value))

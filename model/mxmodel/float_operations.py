@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mxmodel.formats import FP32
 from mxmodel.isa import ActivationFunction, Operator
 
-__all__ = ["activated", "applied", "reduced"]
+__all__ = ["activated", "applied", "fp32_number", "reduced"]
 
 _NAN = np.uint32(FP32.quiet_nan_bits).view(np.float32)
 
@@ -49,6 +49,15 @@ def _ordered(operator: Operator, left: NDArray[Any], right: NDArray[Any] | np.fl
     return result
 
 
+def fp32_number(name: str, value: float) -> np.float32:
+    """``value`` rounded to fp32; ValueError if it is finite and past the largest, since then it would become Inf."""
+    with np.errstate(all="ignore"):
+        rounded = np.float32(value)
+    if np.isinf(rounded) and not np.isinf(np.float64(value)):
+        raise ValueError(f"{name} must be a number that fp32 holds, or .inf, not {value!r}")
+    return rounded
+
+
 def reduced(operator: Operator, start: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
     """``start`` [P] with the columns of ``values`` [P, F] taken in one after the other, float32 [P]."""
     total = start.copy()
@@ -57,8 +66,13 @@ def reduced(operator: Operator, start: NDArray[np.float32], values: NDArray[np.f
     return total
 
 
-def activated(function: ActivationFunction, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """function(values), float32. A sigmoid is worked out in float64 and rounded once: hardware's is not known (A)."""
+def activated(function: ActivationFunction, values: NDArray[np.float32], scale: float = 1.0) -> NDArray[np.float32]:
+    """function(scale * values), float32.
+
+    A sigmoid is worked out in float64 and rounded once; the hardware's own is not known (A).
+    """
+    if scale != 1.0:
+        values = applied(Operator.MULTIPLY, values, fp32_number("scale", scale))
     if function is ActivationFunction.IDENTITY:
         return values
     with np.errstate(all="ignore"):

@@ -338,7 +338,7 @@ class Memset(Instruction):
     outputs: ClassVar = ("dst",)
 
     dst: AccessPattern
-    value: float
+    value: int | float
     engine: Engine = Engine.POOL
 
 

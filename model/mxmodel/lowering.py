@@ -296,7 +296,7 @@ def _operation(
     form: Form, instruction: Instruction, generation: Generation, mode: MxPerfMode | None
 ) -> DeviceOperation:
     patterns: dict[str, AccessPattern] = {name: getattr(instruction, name) for name in form.operands}
-    rows = patterns[form.operands[0]].partitions if isinstance(instruction, MatmultMx) else None
+    rows = patterns[form.operands[0]].rows_accessed if isinstance(instruction, MatmultMx) else None
     if form.active_rows and rows not in form.active_rows:
         raise NotLowered(
             f"{form.operands[0]} of {instruction} must be on {words_of(form.active_rows)} partitions to be lowered on "

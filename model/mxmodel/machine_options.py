@@ -96,6 +96,10 @@ class MachineOptions:
     quantize_targets: QuantizeTargets = QuantizeTargets.CLASS_TABLE
     public_moving_limit: PublicMovingLimit = PublicMovingLimit.CURRENT
 
+    def __post_init__(self) -> None:
+        if self.most_banks_log2 not in range(4):
+            raise ValueError(f"most_banks_log2 must be in 0..3, not {self.most_banks_log2!r} (P-2)")
+
     def banks_log2(self, generation: Generation) -> int:
         """How many PSUM banks, as a power of two, one head may clear on ``generation`` (P-2)."""
         return self.most_banks_log2 if generation >= self.multi_bank_from else 0

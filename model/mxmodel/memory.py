@@ -29,6 +29,7 @@ __all__ = [
     "Psum",
     "PsumCommand",
     "Read",
+    "Reserve",
     "Transfer",
     "Uninitialised",
     "UnwrittenRead",
@@ -132,7 +133,14 @@ class WriteAccumulate:
     uninitialised: Uninitialised = Uninitialised.REFUSED
 
 
-MemoryRequest = Read | Write | WriteAccumulate
+@dataclass(frozen=True, kw_only=True)
+class Reserve:
+    """A request to a memory: refuse what could not be written, before an instruction changes anything."""
+
+    pattern: AccessPattern
+
+
+MemoryRequest = Read | Write | WriteAccumulate | Reserve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +183,9 @@ class Memory:
         if isinstance(request, Write):
             self.write(request.pattern, request.value)
             return None
+        if isinstance(request, Reserve):
+            self._check_destination(request.pattern)
+            return None
         raise MemoryFault(f"a matmul must write to PSUM, not to {request.pattern} (P-4)")
 
     def read(self, pattern: AccessPattern, uninitialised: Uninitialised = Uninitialised.REFUSED) -> MemoryObject:
@@ -188,11 +199,10 @@ class Memory:
             written = self._view(self._written, pattern)
             self._check_written(pattern, written if rows is None else written[rows], rows)
         octets = self._view(self._bytes, pattern)
-        octets = np.ascontiguousarray(octets if rows is None else octets[rows])
+        octets = np.array(octets if rows is None else octets[rows], order="C")  # a copy: what is read stays as it was
         containers = octets.reshape(-1).view(container_dtype(pattern.dtype))
         self._tell("read", pattern, octets.size)
-        shape = (octets.shape[0] if rows is not None else pattern.partitions, *pattern.shape[1:])
-        return MemoryObject(containers.reshape(shape), pattern.dtype, self.space is Space.PSUM)
+        return MemoryObject(containers.reshape(pattern.shape), pattern.dtype, self.space is Space.PSUM)
 
     def write(self, pattern: AccessPattern, value: MemoryObject) -> None:
         """Overwrite what ``pattern`` names (P-5).
@@ -245,6 +255,11 @@ class Memory:
                 f"operand must lie in the {self.partitions} x {self.partition_bytes} bytes of {self.space.value}, not "
                 f"reach partition {last}, byte {end - 1}: {pattern}"
             )
+        named, held = pattern.partitions * pattern.containers_per_partition * pattern.dtype.size, self._bytes.size
+        if named > held:  # by steps of 0; nothing could take so much, and the host has not the memory
+            raise MemoryFault(
+                f"operand must name at most the {held} bytes of {self.space.value}, not {named}: {pattern}"
+            )
 
     @staticmethod
     def _end(pattern: AccessPattern) -> int:
@@ -252,7 +267,7 @@ class Memory:
         return pattern.end_offset + (pattern.partition_step or 0) * (pattern.partitions - 1)
 
     def _check_write(self, pattern: AccessPattern, value: MemoryObject) -> None:
-        self._check(pattern)
+        self._check_destination(pattern)
         if value.dtype.name != pattern.dtype.name:
             raise MemoryFault(f"value must be {pattern.dtype.name} to be written to {pattern}, not {value.dtype.name}")
         wanted = pattern.partitions * pattern.containers_per_partition
@@ -261,6 +276,9 @@ class Memory:
                 f"value must be {pattern.partitions} partitions of {pattern.containers_per_partition} to be written "
                 f"to {pattern}, not shape {list(value.containers.shape)}"
             )
+
+    def _check_destination(self, pattern: AccessPattern) -> None:
+        self._check(pattern)
         if pattern.repeats:
             raise MemoryFault(f"destination must name every byte once, which this does not: {pattern}")
 
@@ -350,6 +368,11 @@ class Psum(Memory):
         cell = cell_format(pattern)
         rows = psum_write(product, cell)
         self._check_write(pattern, MemoryObject(rows, pattern.dtype))
+        if not 0 <= zero_banks_log2 <= self._most_banks_log2:
+            raise MemoryFault(
+                f"banks to clear must be 2^0 to 2^{self._most_banks_log2} on this generation, not "
+                f"2^{zero_banks_log2} (P-2)"
+            )
         if command is PsumCommand.HEAD:
             self.clear_banks(pattern, zero_banks_log2)
         elif command is not PsumCommand.IDLE:
@@ -367,10 +390,6 @@ class Psum(Memory):
     def clear_banks(self, pattern: AccessPattern, log2: int) -> None:
         """Zero 2^log2 whole banks from that of the first byte, in the partitions of ``pattern``; they count as written
         (P-2, P-4)."""
-        if not 0 <= log2 <= self._most_banks_log2:
-            raise MemoryFault(
-                f"banks to clear must be 2^0 to 2^{self._most_banks_log2} on this generation, not 2^{log2} (P-2)"
-            )
         first = pattern.offset // PSUM_BANK_BYTES
         end = first + (1 << log2)
         if end > PSUM_BANKS:

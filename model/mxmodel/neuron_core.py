@@ -106,6 +106,7 @@ class NeuronCore(Module):
             violations = check(program)
             if violations:
                 raise IllegalProgram(program, violations)
+        self.dispatcher.program, self.dispatcher.index = program.instructions, -1
         for name, tensor in program.tensors.items():
             if tensor.contents is not None:
                 try:
@@ -113,7 +114,6 @@ class NeuronCore(Module):
                     self.memories[tensor.place.space].write(tensor.place, value)
                 except ValueError as error:
                     raise ExecutionFault(f"{program.name}: tensor {name}: {error}") from error
-        self.dispatcher.program = program.instructions
         simulation = Simulation(self, schedule=schedule)
         try:
             simulation.run()
@@ -155,7 +155,7 @@ class NeuronCore(Module):
     def _observed(self, transfer: Transfer) -> None:
         assert self.trace is not None
         index = self.dispatcher.index
-        instruction = self.dispatcher.program[index] if index < len(self.dispatcher.program) else None
+        instruction = self.dispatcher.program[index] if 0 <= index < len(self.dispatcher.program) else None
         self.trace.add(
             TraceKind.ACCESS,
             index=index,

@@ -34,7 +34,7 @@ class TraceEvent:
     ----------
     order : counted from 0
     kind : what happened
-    index, instruction : of the program's instruction, in program order
+    index, instruction : of the program's instruction, in program order; -1 and none before the first
     module : hierarchical name of the engine or the memory
     action : ``read``, ``write``, ``head``, ... of an access
     place, size : the operand, and its bytes

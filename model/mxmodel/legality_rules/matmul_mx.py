@@ -137,12 +137,12 @@ def _stationary_even(case: MxCase) -> str | None:
 
 
 def _moving_partitions(case: MxCase) -> str | None:
-    partitions = case.instruction.moving.partitions
+    partitions = case.instruction.moving.rows_accessed
     return None if partitions in PARTITION_COUNTS else str(partitions)
 
 
 def _equal_partitions(case: MxCase) -> str | None:
-    moving, stationary = case.instruction.moving.partitions, case.instruction.stationary.partitions
+    moving, stationary = case.instruction.moving.rows_accessed, case.instruction.stationary.rows_accessed
     return None if moving == stationary else f"{moving} and {stationary}"
 
 
@@ -274,7 +274,7 @@ def _column_tile(case: MxCase) -> str | None:
 
 
 def _row_tile(case: MxCase) -> str | None:
-    tile, partitions = case.tile, case.instruction.moving.partitions
+    tile, partitions = case.tile, case.instruction.moving.rows_accessed
     if tile.row_size in (-1, partitions):
         return None
     return f"size {tile.row_size} of tile {tile.index}, with {partitions} partitions"

@@ -87,12 +87,12 @@ def _free(pattern: AccessPattern) -> int:
 
 
 def _partitions(case: MxCase) -> str | None:
-    partitions = case.instruction.stationary.partitions
+    partitions = case.instruction.stationary.rows_accessed
     return None if partitions in PUBLIC_PARTITIONS else str(partitions)
 
 
 def _equal_partitions(case: MxCase) -> str | None:
-    stationary, moving = case.instruction.stationary.partitions, case.instruction.moving.partitions
+    stationary, moving = case.instruction.stationary.rows_accessed, case.instruction.moving.rows_accessed
     return None if stationary == moving else f"{stationary} and {moving}"
 
 

@@ -90,7 +90,7 @@ class _Number:
         return item.number()
 
     def plain(self, value: Any, places: Places) -> Any:
-        return value
+        return value if type(value) is int else float(value)
 
     def schema(self) -> Schema:
         return {"type": "number"}
@@ -494,6 +494,8 @@ def _meanings(kind: type[Any]) -> dict[str, str]:
 
 def kind_of(hint: Any, name: str = "") -> Kind:
     """The kind of a field with that type hint; TypeError for one that no file can hold."""
+    if hint == int | float:
+        return _PLAIN[float]
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _Either([kind_of(one) for one in get_args(hint)])
