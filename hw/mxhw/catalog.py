@@ -6,6 +6,7 @@ are one entry. What a rule set refuses to write (N-7) has no entry.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any
 
@@ -294,4 +295,6 @@ def find(name: str) -> Entry:
     for entry in CATALOG:
         if entry.name == name:
             return entry
-    raise ValueError(f"entry must be a name in the catalogue, not {name!r}")
+    close = get_close_matches(name, [entry.name for entry in CATALOG], n=1)
+    hint = f"; perhaps {close[0]}" if close else ""
+    raise ValueError(f"entry must be a name in the catalogue, not {name!r}{hint} (mxtwin coverage lists them)")

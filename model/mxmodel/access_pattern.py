@@ -131,6 +131,25 @@ class AccessPattern:
         )
         return _collide(octets)
 
+    def covers(self, part: "AccessPattern") -> bool:
+        """Whether the partitions of ``part``, and its bytes from first to last, are within this place's own.
+
+        A place of scattered rows covers what begins at its first row: instructions name it so (L-3).
+        """
+        if self.space is not part.space or self.offset > part.offset or self.start_partition > part.start_partition:
+            return False
+        ends = [one.end_offset + (one.partition_step or 0) * (one.partitions - 1) for one in (self, part)]
+        if ends[1] > ends[0] or self.space is Space.DRAM:
+            return ends[1] <= ends[0]
+        if self.partition_pattern is not None:
+            return part.start_partition == self.start_partition
+        return part.last_partition <= self.last_partition
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its containers."""
+        return self.partitions * self.containers_per_partition * self.dtype.size
+
     def scale_rows(self, partitions: int, rules: RuleSet) -> "AccessPattern":
         """The scale rows that data on ``partitions`` partitions owns, as an operand of exactly those (L-2, L-3).
 

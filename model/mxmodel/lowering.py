@@ -57,6 +57,15 @@ class Confidence(Enum):
     INFERRED_HIGH = "inferred-high"
     """Engine, direction and generation force it; no byte of it was read (I-0)."""
 
+    @property
+    def why(self) -> str:
+        """What it rests on."""
+        stated, forced = (
+            "the sources give the number",
+            "engine, direction and generation force it, no byte of it was read",
+        )
+        return stated if self is Confidence.STATED else forced
+
 
 class Reason(Enum):
     """Why there is no device form."""

@@ -106,26 +106,12 @@ class Program:
 
     def tensor_of(self, operand: AccessPattern) -> str | None:
         """The tensor that ``operand`` lies in, the smallest if there are several; None if there is none."""
-        containing = [
-            (tensor.place.partitions * tensor.place.containers_per_partition * tensor.place.dtype.size, i, name)
+        covering = [
+            (tensor.place.nbytes, i, name)
             for i, (name, tensor) in enumerate(self.tensors.items())
-            if _contains(tensor.place, operand)
+            if tensor.place.covers(operand)
         ]
-        return min(containing)[2] if containing else None
-
-
-def _contains(place: AccessPattern, part: AccessPattern) -> bool:
-    """Whether the bytes from the first to the last of ``part`` are within those of ``place``, and so its partitions.
-
-    Scattered rows are taken as reaching over all of their quadrants: instructions name them so (L-3).
-    """
-    if place.space is not part.space or place.offset > part.offset:
-        return False
-    ends = [one.end_offset + (one.partition_step or 0) * (one.partitions - 1) for one in (place, part)]
-    if ends[1] > ends[0] or place.start_partition > part.start_partition:
-        return False
-    scattered = place.partition_pattern is not None
-    return part.start_partition == place.start_partition if scattered else part.last_partition <= place.last_partition
+        return min(covering)[2] if covering else None
 
 
 def _check_containers(name: str, contents: NDArray[Any], place: AccessPattern) -> None:

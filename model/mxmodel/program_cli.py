@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mxmodel.counted import counted
 from mxmodel.legality import Profile, Violation, check
-from mxmodel.lowering import LOWERINGS, NotLowered, Reason, Refusal, lower
+from mxmodel.lowering import LOWERINGS, Confidence, NotLowered, Reason, Refusal, lower
 from mxmodel.memory import Generation
 from mxmodel.program import Program
 from mxmodel.program_files.fields import word_of
@@ -52,7 +53,10 @@ def check_command(
     ),
     as_json: Json = False,
 ) -> None:
-    """Judge every instruction of a program; list every rule it breaks, and how to mend it. Exit 1 if there is any."""
+    """Judge every instruction of a program; list every rule it breaks, and how to mend it. Exit 1 if there is any.
+
+    Instructions are judged one by one: data flow is not, such as a read of what nothing wrote; run does.
+    """
     program = _read(program_file, generation)
     violations = check(program, profile)
     if as_json:
@@ -66,10 +70,13 @@ def check_command(
         typer.echo(json.dumps(plain, indent=2))
     else:
         print_violations(program, violations)
-        _print(
-            f"{program.name}: {len(program.instructions)} instructions on {word_of(program.generation)}, profile "
-            f"{profile.value}: {len(violations) or 'no'} violation{'' if len(violations) == 1 else 's'}"
-        )
+        found = counted(len(violations), "violation") if violations else "no violations"
+        _print(f"{_counted_on(program)}, profile {profile.value}: {found}")
+        for other in Profile:
+            differing = [] if other is profile else check(program, other)
+            if other is not profile and bool(differing) is not bool(violations):
+                verdict = counted(len(differing), "violation") if differing else "legal"
+                _print(f"profile {other.value}: {verdict}; docs/legality.md has the rules of both")
     if violations:
         raise typer.Exit(1)
 
@@ -79,9 +86,10 @@ def lower_command(program_file: ProgramFile, generation: GenerationOption = None
     """Show what the device is given for every instruction. Exit 1 if the generation does not have one of them."""
     program = _read(program_file, generation)
     target = program.generation
-    table = _table("instruction", "opcode", "operation", "struct", "bundle", "operands")
+    table = _table("instruction", "opcode", "operation", "struct", "bundle", "operand dtype codes")
     plain: list[dict[str, object]] = []
-    lacking = unpinned = 0
+    inferred: dict[str, None] = {}
+    lacking = unknown = 0
     for index, instruction in enumerate(program.instructions):
         name = f"{index} {instruction}"
         cell = LOWERINGS[type(instruction)][target]
@@ -91,17 +99,21 @@ def lower_command(program_file: ProgramFile, generation: GenerationOption = None
             operations = lower(instruction, target)
         except NotLowered as error:
             is_open = isinstance(cell, Refusal) and cell.reason is Reason.NOT_PINNED
-            lacking, unpinned = lacking + (not is_open), unpinned + is_open
+            lacking, unknown = lacking + (not is_open), unknown + is_open
             entry["why_none"] = str(error)
-            why = cell.reason.value if isinstance(cell, Refusal) else str(error)
+            why = str(error)
+            if isinstance(cell, Refusal):
+                why = "opcode not known" if is_open else f"not on {word_of(target)}: {cell.why}"
             table.add_row(Text(name), "-", Text(why), "", "", "", style="dim" if is_open else "bold red")
             continue
         entry["operations"] = [one.as_json() for one in operations]
         for one in operations:
             operands = ", ".join(f"{operand.name} 0x{operand.wire:02X}" for operand in one.operands)
-            bundle = "" if one.bundle is None else str(one.bundle)
-            cells = (f"0x{one.opcode:02X}", f"{one.name} on {one.engine.name}", one.struct or "", bundle, operands)
-            table.add_row(Text(name), *cells)
+            bundle, opcode = "-" if one.bundle is None else str(one.bundle), f"0x{one.opcode:02X}"
+            if one.confidence is not Confidence.STATED:
+                inferred[f"* {opcode} ({one.name}) is inferred: {one.confidence.why} (I-0)"] = None
+                opcode += "*"
+            table.add_row(Text(name), opcode, f"{one.name} on {one.engine.name}", one.struct or "-", bundle, operands)
             name = ""
     if as_json:
         typer.echo(
@@ -109,8 +121,16 @@ def lower_command(program_file: ProgramFile, generation: GenerationOption = None
         )
     else:
         wide_console().print(table)
-        counts = f"{lacking} cannot be lowered, {unpinned} have no form that a source pins"
-        _print(f"{program.name}: {len(program.instructions)} instructions on {word_of(target)}; {counts}")
+        lowered = len(plain) - lacking - unknown
+        counts = [f"{lowered} with a device form"]
+        counts += [f"{unknown} whose opcode is not known"] if unknown else []
+        counts += [f"{lacking} that cannot be lowered"] if lacking else []
+        for line in (
+            *inferred,
+            *(["- no source names it"] if lowered else []),
+            f"{_counted_on(program)}: {', '.join(counts)}",
+        ):
+            _print(line)
     if lacking:
         raise typer.Exit(1)
 
@@ -129,7 +149,12 @@ def generation_of(name: Enum) -> Generation:
 def plain_violations(program: Program, violations: Iterable[tuple[int, Violation]]) -> list[dict[str, object]]:
     """For machines."""
     return [
-        {"index": index, "instruction": str(program.instructions[index]), **violation.as_json()}
+        {
+            "index": index,
+            "instruction": str(program.instructions[index]),
+            "source": program.source_of(index),
+            **violation.as_json(),
+        }
         for index, violation in violations
     ]
 
@@ -139,13 +164,18 @@ def print_violations(program: Program, violations: Iterable[tuple[int, Violation
     found = list(violations)
     if not found:
         return
-    table = _table("instruction", "code", "line", "must hold", "found", "remedy")
+    table = _table("where", "instruction", "verifier code", "verifier line", "must hold", "found", "remedy")
     for index, one in found:
         numbers = ("-" if number is None else str(number) for number in (one.code, one.line))
-        table.add_row(
-            Text(f"{index} {program.instructions[index]}"), *numbers, *(map(Text, (one.rule, one.values, one.remedy)))
-        )
+        where = Path(program.source_of(index) or "-").name
+        name = Text(f"{index} {program.instructions[index]}")
+        table.add_row(Text(where), name, *numbers, *(map(Text, (one.rule, one.values, one.remedy))))
     wide_console().print(table)
+
+
+def _counted_on(program: Program) -> str:
+    instructions = counted(len(program.instructions), "instruction")
+    return f"{program.name}: {instructions} on {word_of(program.generation)}"
 
 
 def wide_console() -> Console:

@@ -34,6 +34,7 @@ import mxtb.program_cli
 import mxtb.proof.cli
 from mxhw.catalog import Block, Entry, Form, find, policy_of
 from mxmodel.bad_input import BadInput
+from mxmodel.counted import counted
 from mxmodel.formats import ELEMENTS, MX_BLOCK, element_format, source_format
 from mxmodel.rules import BIRSIM, rule_set
 from mxtb import __version__, rtl_blocks, simulators
@@ -184,9 +185,10 @@ def _print_regression(result: Regression, report: Path) -> None:
         _print_story(console, failure.rows)
         console.print(f"reproduce with: {failure.reproduce}\n", soft_wrap=True)
     _print_coverage(console, result)
+    mismatches = "mismatch" if result.mismatches == 1 else "mismatches"
     console.print(
-        f"{result.comparisons:,} comparisons, {result.mismatches:,} mismatches, "
-        f"{len(result.rows)} configurations in {result.seconds:.0f} s; report: {report}"
+        f"{counted(result.comparisons, 'comparison')}, {result.mismatches:,} {mismatches}, "
+        f"{counted(len(result.rows), 'configuration')} in {result.seconds:.0f} s; report: {report}"
     )
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from mxhw.catalog import Block
 from mxmodel.accumulation import Accumulation
 from mxmodel.bad_input import BadInput
 from mxmodel.block_functions import Blocks, GoldenBlocks
+from mxmodel.counted import counted
 from mxmodel.files.tensor_output import PlannedTensor, check_output, tensor_output
 from mxmodel.neuron_core import IllegalProgram, NeuronCore, Verification
 from mxmodel.program import Program
@@ -64,7 +66,11 @@ def run(
         raise BadInput(f"--output FILE must be given to write {', '.join(tensors)}")
     for name in tensors or []:
         if name not in program.tensors:
-            raise BadInput(f"{program_file}: tensor must be one of {', '.join(program.tensors)}, not {name}")
+            close = get_close_matches(name, program.tensors, n=1)
+            hint = f"; perhaps {close[0]}" if close else ""
+            raise BadInput(f"{program_file}: tensor must be one of {', '.join(program.tensors)}, not {name}{hint}")
+    if trace is not None and trace.suffix not in (".json", ".jsonl"):
+        raise BadInput(f"--trace must be a name that ends in .json or .jsonl, not {trace}")
     if output is not None and tensors:
         check_output(output, len(tensors), with_metadata=False)
     watched = _Watched(keep=trace is not None)
@@ -79,9 +85,8 @@ def run(
             typer.echo(json.dumps({"violations": plain_violations(program, error.violations)}, indent=2))
         else:
             print_violations(program, error.violations)
-        typer.echo(
-            f"mxtwin: {program_file}: {len(error.violations)} violations; --no-verify runs it all the same", err=True
-        )
+        found = counted(len(error.violations), "violation")
+        typer.echo(f"mxtwin: {program_file}: {found}; --no-verify runs it all the same", err=True)
         raise typer.Exit(1) from None
     except TwinDifference as error:
         typer.echo(f"mxtwin: {program.name}: {error}", err=True)
@@ -241,9 +246,10 @@ def _print(
             )
         console.print(table)
     core = f"{word_of(program.generation)} under rules {program.options.rules.name}"
+    instructions = counted(len(program.instructions), "instruction")
     computed = f"accumulation {program.options.accumulation.value}"
-    lines = [f"{program.name}: {len(program.instructions)} instructions on {core}, {computed}"]
-    lines += [f"{block} in RTL: {count:,} elements, all as the golden twin's" for block, count in compared.items()]
+    lines = [f"{program.name}: {instructions} on {core}, {computed}"]
+    lines += [f"{block} in RTL: {counted(n, 'element')}, all as the golden twin's" for block, n in compared.items()]
     if written:
         lines.append(f"written: {', '.join(f'{name} {shape}' for name, shape in written.items())}")
     if trace is not None:

@@ -324,7 +324,7 @@ class _Operand:
     @staticmethod
     def _place(item: Item, name: str, places: Places) -> AccessPattern:
         if name not in places:
-            close = get_close_matches(name, places, n=1, cutoff=0.75)
+            close = get_close_matches(name, places, n=1)
             hint = f"; perhaps {close[0]}" if close else ""
             raise item.wanted(f"a tensor of the program: {name_list(places)}", f"{name}{hint}")
         return places[name]
@@ -363,6 +363,13 @@ class _Operand:
             text = slice_text(place, value)
             if text is not None:
                 return f"{name}{text}"
+        covering = sorted(
+            (place.nbytes, i, name) for i, (name, place) in enumerate(places.items()) if place.covers(value)
+        )
+        for _, _, name in covering:
+            view = self._view(name, places[name], value, places)
+            if view is not None:
+                return view
         if value.partition_pattern is not None:
             raise ValueError(f"an operand with a partition pattern must be a scattered tensor, not {value}")
         plain: dict[str, Any] = {
@@ -379,6 +386,36 @@ class _Operand:
         if value.rows is not None:
             plain["rows"] = self.plain(value.rows, places)
         return plain
+
+    def _view(self, name: str, place: AccessPattern, value: AccessPattern, places: Places) -> dict[str, Any] | None:
+        """``value`` as a mapping of ``tensor`` and of what is not that tensor's own; None where none says it."""
+        view: dict[str, Any] = {"tensor": name}
+        first = value.start_partition - place.start_partition
+        if first:
+            view["start_partition"] = first
+        if value.partitions != place.partitions - first:
+            view["partitions"] = value.partitions
+        if value.offset != place.offset:
+            view["offset"] = value.offset - place.offset
+        if value.partition_step != place.partition_step:
+            view["partition_step"] = value.partition_step
+        if value.dtype != place.dtype:
+            view["dtype"] = value.dtype.name
+        if value.pattern != place.pattern or value.dtype != place.dtype:
+            view["pattern"] = [list(dimension) for dimension in value.pattern]
+        if value.rows is not None:
+            view["rows"] = self.plain(value.rows, places)
+        again = replace(
+            place,
+            start_partition=value.start_partition,
+            partitions=value.partitions,
+            offset=value.offset,
+            partition_step=value.partition_step,
+            dtype=value.dtype,
+            pattern=value.pattern,
+            rows=value.rows,
+        )
+        return view if again == value else None
 
     def schema(self) -> Schema:
         return {"$ref": "#/$defs/operand"}

@@ -358,10 +358,7 @@ def _text(program: Program, files: Mapping[str, str]) -> str:
     contents = _all_contents(program)
     specs = {name: _plain_tensor(name, tensor.place) for name, tensor in program.tensors.items()}
     owned = {name: tensor.place for name, tensor in program.tensors.items()}
-    named = {
-        name: place if place.partition_pattern is None else scattered(place, place.partitions * MX_BLOCK.rows)[1]
-        for name, place in owned.items()
-    }
+    named = {name: place if place.partition_pattern is None else _named(place) for name, place in owned.items()}
     lines = [
         f"mxtwin: {FORMAT_VERSION}",
         flow_text({"name": program.name})[1:-1],
@@ -387,6 +384,11 @@ def _text(program: Program, files: Mapping[str, str]) -> str:
         body = {"operand": operand_kind.plain(expectation.place, owned), "name": expectation.name}
         lines.append(f"  - {flow_text(body | _plain_contents(key, expectation.contents, files))}")
     return "\n".join(lines) + "\n"
+
+
+def _named(owned: AccessPattern) -> AccessPattern:
+    """What instructions name a scattered tensor as: ``scattered``'s second result, from its first."""
+    return scattered(replace(owned, partition_pattern=None), owned.partitions * MX_BLOCK.rows)[1]
 
 
 def _plain_contents(name: str, contents: NDArray[Any] | None, files: Mapping[str, str]) -> dict[str, Any]:

@@ -140,7 +140,8 @@ def read_yaml(path: Path) -> Item:
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise BadInput(f"{path}: wanted {_WANTED}, found {(error.strerror or str(error)).lower()}") from None
+        why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+        raise BadInput(f"{path}: wanted {_WANTED}, found {why}") from None
     except UnicodeDecodeError:
         raise BadInput(f"{path}: wanted {_WANTED} in UTF-8, found other bytes") from None
     try:
@@ -155,12 +156,39 @@ def read_yaml(path: Path) -> Item:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f"{mark.line + 1}:"
-        problem = " ".join(str(error.problem or error.context).split())
-        raise BadInput(f"{path}:{line} wanted {_WANTED}, found that {problem}") from None
+        raise BadInput(f"{path}:{line} wanted {_WANTED}, found a mistake in its syntax: {_problem(error)}") from None
     except yaml.YAMLError as error:
         raise BadInput(f"{path}: wanted {_WANTED}, found {' '.join(str(error).split())}") from None
     except RecursionError:
         raise BadInput(f"{path}: wanted {_WANTED} of few levels, found too many") from None
+
+
+_END = "the end of the file"
+_TOKENS = {
+    "'<stream end>'": _END,
+    "<stream end>": _END,
+    "'<document start>'": "another document",
+    "'<block mapping start>'": "a line indented further",
+    "'<block sequence start>'": "a list",
+    "'<block end>'": "the end of the block",
+    "<block end>": "the end of the block",
+    "'<scalar>'": "a word",
+    "the node content": "a value",
+    "unexpected end of stream": _END,
+    "found another document": "there is another document",
+}
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """What the parser says, in words instead of its names of tokens, and of what was begun on an earlier line."""
+    text = " ".join(str(error.problem or error.context).split()).removeprefix("but ")
+    for token, words in _TOKENS.items():
+        text = text.replace(token, words)
+    text = text.replace(", but got ", ", found ").replace(", but found ", ", found ")
+    began, at = error.context_mark, error.problem_mark
+    if error.problem and error.context and began is not None and at is not None and began.line != at.line:
+        text += f" ({error.context}, begun on line {began.line + 1})"
+    return text
 
 
 def _item(node: Any, loader: _Loader, path: Path, field: str) -> Item:

@@ -17,6 +17,7 @@ from rich.table import Table
 import mxhw.cli
 from mxhw.catalog import CATALOG, Block, Entry
 from mxmodel.bad_input import BadInput
+from mxmodel.counted import counted
 from mxtb import __version__
 from mxtb.proof import record as proof_record
 from mxtb.proof.page import page_with
@@ -161,7 +162,7 @@ def _print(proofs: Sequence[Proof], tools: dict[str, str], seconds: float, jobs:
     proved = sum(proof.result is Result.PROVED for proof in proofs)
     formulas, cpu = sum(proof.formulas for proof in proofs), sum(proof.cpu_seconds for proof in proofs)
     console.print(
-        f"{proved} of {len(proofs)} entries proved, {formulas} formulas, in {seconds:.0f} s "
+        f"{proved} of {len(proofs)} entries proved, {counted(formulas, 'formula')}, in {seconds:.0f} s "
         f"({cpu:.0f} CPU s, {jobs} at once)",
         highlight=False,
     )
