@@ -35,7 +35,7 @@ from mxmodel.isa import (
 )
 from mxmodel.layout import pack_tags
 from mxmodel.machine_options import AutoPsumAccumulate, Key19, MachineOptions, SecondRead
-from mxmodel.memory import Generation, Uninitialised
+from mxmodel.memory import SBUF_PARTITION_BYTES, Generation, Uninitialised
 from mxmodel.neuron_core import ExecutionFault, NeuronCore
 from mxmodel.pe_array import DoubleRowLayout, PerfMode
 from mxmodel.program import Program
@@ -766,3 +766,118 @@ def test_which_destinations_name_a_byte_twice() -> None:
             assert pattern.repeats == (len(set(named)) < len(named)), pattern
             compared += 1
     assert compared == 144 * 7
+
+
+# --- found by trying to break it --------------------------------------------------------------------------------------
+
+
+def test_what_was_read_stays_as_it_was() -> None:
+    """Also where the operand is contiguous in memory, as rows of DRAM are."""
+    bench = Bench()
+    rows = bench.hold(in_dram("float32", 4, 4), 1.0)
+    bench.run()
+    held = bench.read(rows)
+    held[0, 0] = 7.0
+    assert (bench.read(rows) == 1.0).all()
+    bench.core.reset()
+    assert held[1, 1] == 1.0
+
+
+@pytest.mark.parametrize(("scale", "wanted"), [(0.0, ["0x7fc00000"] * 2), (2.0, ["0x7f800000", "0x7fc00000"])])
+def test_a_nan_that_a_scale_makes_or_meets_is_canonical(scale: float, wanted: list[str]) -> None:
+    bench = Bench()
+    values = np.array([[0x7F800000, 0xFF812345]], np.uint32).view(np.float32)
+    src, dst = bench.hold(in_sbuf("float32", 1, 2), values), in_sbuf("float32", 1, 2, at=64)
+    bench.run(Activate(src=src, dst=dst, scale=scale))
+    assert bits(bench.read(dst)) == wanted
+
+
+def test_memset_takes_every_64_bit_integer() -> None:
+    for dtype, value in (("uint64", 2**53 + 1), ("uint64", 2**64 - 1), ("int64", -(2**63))):
+        bench, dst = Bench(), in_sbuf(dtype, 1, 1)
+        bench.run(Memset(dst=dst, value=value))
+        assert int(bench.read(dst)[0, 0]) == value
+
+
+@pytest.mark.parametrize(
+    "value", [np.inf, -np.inf, np.nan, 10**400, 2**64], ids=["inf", "-inf", "nan", "400 digits", "2^64"]
+)
+def test_memset_of_what_an_integer_cannot_hold(value: float) -> None:
+    with pytest.raises(ExecutionFault, match=r"value must be an integer in 0\.\."):
+        Bench().run(Memset(dst=in_sbuf("uint64", 1, 1), value=value))
+
+
+def test_numbers_past_fp32_are_refused_not_made_infinite() -> None:
+    bench = Bench()
+    src, dst = bench.hold(in_sbuf("float32", 1, 2), 1.0), in_sbuf("float32", 1, 2, at=64)
+    for name, instruction in (
+        ("operand", Elementwise(src=src, operand=1e300, dst=dst, operator=Operator.ADD)),
+        ("scale", Activate(src=src, dst=dst, scale=-1e300)),
+        ("value", Memset(dst=dst, value=1e39)),
+        ("immediate", Activate(src=src, kind=AccumulationKind.LOAD_ACCUMULATE, immediate=1e39)),
+    ):
+        with pytest.raises(ExecutionFault, match=rf"{name} must be a number that fp32 holds"):
+            bench.run(instruction)
+
+
+def test_a_fault_of_a_destination_leaves_nothing_half_done() -> None:
+    """Codes are not written if the scales cannot be; nor is the accumulator changed if the result cannot."""
+    bench = Bench()
+    bench.hold(in_sbuf("bfloat16", 32, 4), 1.0)
+    words = bench.hold(in_sbuf("float8_e4m3fn_x4", 32, 1, at=64), 0xEEEEEEEE)
+    beyond = in_sbuf("uint8", 4, 1, at=SBUF_PARTITION_BYTES[Generation.V4])
+    with pytest.raises(ExecutionFault, match="must lie in"):
+        bench.run(replace(quantize(32), dst_scale=beyond))
+    assert (bench.read(words) == 0xEEEEEEEE).all()
+    bench, src, dst = accumulator_bench()
+    zero = Activate(src=src, kind=AccumulationKind.ZERO_ACCUMULATE)
+    bench.run(zero)
+    with pytest.raises(ExecutionFault, match="must lie in"):
+        bench.run(replace(zero, dst=replace(beyond, dtype=src.dtype, partitions=2, pattern=src.pattern)))
+    bench.run(ReadActivationAccumulator(dst=dst))
+    np.testing.assert_array_equal(bench.read(dst)[:, 0], [6, 2])
+
+
+@pytest.mark.parametrize("flags", [START, BODY, IDLE])
+def test_p2_a_generation_without_multi_bank_refuses_the_field_itself(flags: int) -> None:
+    bench, s, m = product_bench(generation=Generation.V3)
+    dst = bench.hold(in_psum("float32", 2, 3), 1.0)
+    for log2 in (1, -1):
+        with pytest.raises(ExecutionFault, match=r"must be 2\^0 to 2\^0 on this generation"):
+            bench.run(matmul(s, m, dst, flags, zero_banks_log2=log2))
+    with pytest.raises(ValueError, match=r"most_banks_log2 must be in 0\.\.3, not 4"):
+        MachineOptions(most_banks_log2=4)
+
+
+@pytest.mark.parametrize(
+    "pattern", [((0, 10**9),), ((0, 10**12),), ((0, 2**61), (0, 2**61)), ((1, 2), (0, 1 << 40))], ids=str
+)
+def test_an_operand_larger_than_its_memory_is_refused_before_it_is_read(pattern: tuple[tuple[int, int], ...]) -> None:
+    bench = Bench()
+    one = bench.hold(in_sbuf("float32", 1, 2), 1.0)
+    huge = replace(one, pattern=pattern)
+    for instruction in (Copy(src=huge, dst=one), Memset(dst=huge, value=1.0)):
+        with pytest.raises(ExecutionFault, match=r"operand must (name at most the 33554432|lie in the)"):
+            bench.run(instruction)
+    for wrong, message in ((((1, 1),) * 17, "at most 16 dimensions, not 17"), (((1, 2**70),), r"below 2\^62")):
+        with pytest.raises(ValueError, match=message):
+            replace(one, pattern=wrong)
+
+
+def test_contents_put_in_place_belong_to_no_instruction() -> None:
+    trace = Trace()
+    core = NeuronCore(trace=trace)
+    for _ in range(2):
+        bench = Bench()
+        bench.core = core
+        dst = bench.hold(in_sbuf("float32", 1, 1), 1.0)
+        bench.run(Memset(dst=dst, value=2.0))
+    firsts = [event for event in trace.events if event.index == -1]
+    assert [(event.action, event.instruction) for event in firsts] == [("write", "")] * 2
+
+
+def test_rows_woven_into_one_another_may_not_share_a_byte() -> None:
+    """uint16 rows 3 bytes apart, containers 20 bytes apart: no byte twice, though the rows interleave."""
+    woven = replace(in_dram("uint16", 2, 4), pattern=((10, 4),), partition_step=3)
+    assert not woven.repeats
+    assert replace(woven, partition_step=1).repeats

@@ -441,7 +441,7 @@ def _container(value: float, dst: AccessPattern) -> Any:
     if dtype.kind not in "iu":
         return MemoryObject.from_fp32(np.full((1, 1), fp32_number("value", value)), dst.dtype).containers[0, 0]
     limits = np.iinfo(dtype)
-    whole = isfinite(value) and value == int(value)
+    whole = isinstance(value, int) or (isfinite(value) and value == int(value))
     if not whole or not limits.min <= int(value) <= limits.max:
         raise ValueError(f"value must be an integer in {limits.min}..{limits.max} for {dst.dtype.name}, not {value!r}")
     return dtype.type(int(value))

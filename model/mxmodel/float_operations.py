@@ -51,9 +51,13 @@ def _ordered(operator: Operator, left: NDArray[Any], right: NDArray[Any] | np.fl
 
 def fp32_number(name: str, value: float) -> np.float32:
     """``value`` rounded to fp32; ValueError if it is finite and past the largest, since then it would become Inf."""
+    try:
+        wide = float(value)
+    except OverflowError:  # an integer past the largest double
+        wide = None
     with np.errstate(all="ignore"):
-        rounded = np.float32(value)
-    if np.isinf(rounded) and not np.isinf(np.float64(value)):
+        rounded = np.float32(np.inf if wide is None else wide)
+    if wide is None or (np.isinf(rounded) and not np.isinf(wide)):
         raise ValueError(f"{name} must be a number that fp32 holds, or .inf, not {value!r}")
     return rounded
 

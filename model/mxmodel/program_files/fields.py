@@ -99,6 +99,11 @@ class _Number:
         return "number"
 
 
+class _ExactNumber(_Number):
+    def load(self, item: Item, places: Places) -> float:
+        return item.exact_number()
+
+
 class _Text:
     def load(self, item: Item, places: Places) -> str:
         text = item.text()
@@ -532,7 +537,7 @@ def _meanings(kind: type[Any]) -> dict[str, str]:
 def kind_of(hint: Any, name: str = "") -> Kind:
     """The kind of a field with that type hint; TypeError for one that no file can hold."""
     if hint == int | float:
-        return _PLAIN[float]
+        return _ExactNumber()
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _Either([kind_of(one) for one in get_args(hint)])

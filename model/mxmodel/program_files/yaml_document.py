@@ -102,9 +102,16 @@ class Item:
 
     def number(self) -> float:
         """The value as a number."""
+        try:
+            return float(self.exact_number())
+        except OverflowError:
+            raise self.wanted("a number that a double holds") from None
+
+    def exact_number(self) -> int | float:
+        """The value as a number, an integer of any size as itself."""
         if isinstance(self.value, bool) or not isinstance(self.value, (int, float)):
             raise self.wanted("a number")
-        return float(self.value)
+        return self.value
 
 
 class _Loader(yaml.SafeLoader):
