@@ -31,6 +31,7 @@ from mxmodel.pe_array import Accumulation, matmul, matmul_mx, matmul_sparse
 from mxmodel.program_builder import Core, Tile
 from mxmodel.program_files.program_file import program_text, read_program
 from mxmodel.quantize import MxTensor, quantize_mx
+from mxmodel.rules import DEVICE
 
 Array = np.ndarray[Any, Any]
 
@@ -303,3 +304,19 @@ def test_swizzle_by_pattern_is_the_layouts() -> None:
     core.run()
     for tile in (first, second):
         assert np.array_equal(core.result(tile), swizzle(matrix))
+
+
+def test_an_mx_tensor_of_rules_that_the_core_does_not_have_is_refused() -> None:
+    """Scale 255 is NaN under ``device`` and 2^128 under ``birsim``: a core reads every operand by its own rules."""
+    tensor = quantize_mx(np.ones((32, 8), np.float32), FP8_E4M3, DEVICE)
+    with pytest.raises(ValueError, match="w must be read as under rules device, and a core under birsim reads"):
+        Core().mx("w", tensor)
+    Core(options=MachineOptions(rules=DEVICE)).mx("w", tensor)
+
+
+@pytest.mark.parametrize("start", [3, 16, 20])
+def test_scattered_scales_start_at_one_of_four_rows(start: int) -> None:
+    core = Core()
+    data = core.sbuf("x", (32, 4), "float8_e4m3fn_x4")
+    with pytest.raises(ValueError, match=r"scattered scales must start at partition 0, 4, 8, 12 of a quadrant"):
+        core.scale_tile(data, start)

@@ -208,8 +208,17 @@ class Core:
         return self._enter(name or f"{data.name}_scale", owned, named, None)
 
     def mx(self, name: str, tensor: MxTensor, *, offset: int = 4, beside: Tile | None = None) -> tuple[Tile, Tile]:
-        """An MX tensor in SBUF before the first instruction: (x4 words, scales scattered as ``scale_tile``)."""
+        """An MX tensor in SBUF before the first instruction: (x4 words, scales scattered as ``scale_tile``).
+
+        ValueError if the tensor's own rules would dequantise it otherwise than the core's do (M-3, D-3, D-4).
+        """
         element = tensor.element
+        own, ours = tensor.rules, self.options.rules
+        if own.dequant_policy(element) != ours.dequant_policy(element):
+            raise ValueError(
+                f"{name} must be read as under rules {own.name}, and a core under {ours.name} reads {element.name} "
+                "otherwise (D-3, D-4)"
+            )
         dtype = next(one for one in BIR_DTYPES if one.element == element)
         data = self.sbuf(name, dtype=dtype, contents=pack_x4(tensor.codes, element))
         scale = self.scale_tile(data, offset, beside=beside)

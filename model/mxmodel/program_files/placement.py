@@ -5,7 +5,7 @@ from math import prod
 
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.formats import MX_BLOCK, BirDtype
-from mxmodel.layout import QUADRANT_PARTITIONS, SCALE_ROWS
+from mxmodel.layout import QUADRANT_PARTITIONS, SCALE_OFFSETS, SCALE_ROWS
 from mxmodel.memory import (
     DEFAULT_DRAM_BYTES,
     PARTITIONS,
@@ -58,10 +58,18 @@ def scattered(place: AccessPattern, partitions: int) -> tuple[AccessPattern, Acc
     ``place`` starts where row 0 lies, ``partitions`` is of the data (L-2, L-3). The first result names exactly the
     rows owned; the second reaches from the first row over as many partitions as the data has, or as there are.
 
-    Raises ValueError unless the data is on whole quadrants, and for a start beyond row 12 of a quadrant (L-4).
+    Raises ValueError unless the data is on whole quadrants of SBUF and row 0 at 0, 4, 8 or 12 of one (L-4).
     """
     quadrants, rest = divmod(partitions, QUADRANT_PARTITIONS)
-    if place.space is Space.DRAM or rest or not 1 <= quadrants <= PARTITIONS // QUADRANT_PARTITIONS:
+    if place.space is not Space.SBUF:
+        raise ValueError(f"scattered scales must be in sbuf, not in {place.space.value} (L-2)")
+    if place.start_partition % QUADRANT_PARTITIONS not in SCALE_OFFSETS:
+        offsets = ", ".join(map(str, SCALE_OFFSETS))
+        raise ValueError(
+            f"scattered scales must start at partition {offsets} of a quadrant, not "
+            f"{place.start_partition % QUADRANT_PARTITIONS} (L-4)"
+        )
+    if rest or not 1 <= quadrants <= PARTITIONS // QUADRANT_PARTITIONS:
         raise ValueError(f"scattered scales must be of data on 32, 64, 96 or 128 partitions, not {partitions} (L-3)")
     rows = partitions // MX_BLOCK.rows
     span = QUADRANT_PARTITIONS * (quadrants - 1) + SCALE_ROWS

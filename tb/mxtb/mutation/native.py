@@ -68,7 +68,10 @@ def build_evaluator(cache: Path) -> Path:
     key = hashlib.sha256("\0".join([version, *_FLAGS, _SOURCE.read_text(encoding="utf-8")]).encode()).hexdigest()[:16]
     executable = (cache / f"evaluate-{key}").resolve()
     if not executable.exists():
-        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{cache} must be a folder for what is compiled: {(error.strerror or '').lower()}") from None
         beside = executable.with_name(f".{executable.name}.{os.getpid()}")
         run = subprocess.run(
             [compiler, *_FLAGS, "-o", str(beside), str(_SOURCE)], capture_output=True, text=True, check=False

@@ -46,8 +46,10 @@ class Record:
             whole = json.loads(file.read_text(encoding="utf-8"))
             entries = {name: Recorded(**fields) for name, fields in whole["entries"].items()}
             return cls(tools=dict(whole["tools"]), entries=entries)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{file} must be a record of proofs, but: {error}") from None
+        except OSError as error:
+            raise BadInput(f"{file} must be a record of proofs, but: {(error.strerror or '').lower()}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BadInput(f"{file} must be a record of proofs, but: it is not as prove --update writes it") from None
 
     @classmethod
     def of(cls, proofs: Sequence[Proof], tools: Mapping[str, str]) -> "Record":
