@@ -1013,3 +1013,28 @@ def test_the_page_shows_a_real_run(root: Path, programs: Path, mxtwin: Any) -> N
     lines = [line.rstrip() for line in out.splitlines() if line.strip()]
     assert len(lines) == 9
     assert all(f"\n    {line}\n" in page for line in lines)
+
+
+def test_the_page_shows_a_real_lowering(root: Path, programs: Path, mxtwin: Any) -> None:
+    page = (root / "docs" / "programs.md").read_text()
+    _, out, _ = mxtwin("lower", str(programs / "worked.yaml"))
+    shown = "".join(f"    {line.rstrip()}\n" for line in out.splitlines() if line.strip())
+    assert f"`mxtwin lower` prints\n\n{shown}\n" in page
+
+
+def test_the_pages_program_is_legal_and_meets_its_expectation(root: Path, mxtwin: Any, tmp_path: Path) -> None:
+    page = (root / "docs" / "programs.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```\n", page, re.DOTALL)
+    (tmp_path / "p.yaml").write_text(text)
+    for profile in ("bir", "public"):
+        assert mxtwin("check", "p.yaml", "--profile", profile)[0] == 0
+    status, out, err = mxtwin("run", "p.yaml")
+    assert (status, err) == (0, "")
+    assert "128 equal" in out
+    assert "p: 6 instructions on v4" in out
+
+
+def test_every_instruction_tells_shapes_and_the_meaning_of_its_fields() -> None:
+    for mnemonic, record in RECORDS.items():
+        assert INSTRUCTIONS[mnemonic].shapes, mnemonic
+        assert [name for name in record.fields if not record.meanings.get(name)] == [], mnemonic

@@ -144,6 +144,8 @@ class Instruction:
     outputs: ClassVar[tuple[str, ...]] = ()
     instead: ClassVar[Mapping[str, tuple[type, ...]]] = {}
     """What an operand may be that does not lie in memory."""
+    shapes: ClassVar[str]
+    """Of the operands, [partitions, containers of each], in one line for docs/programs.md."""
     floor: ClassVar[Generation] = Generation.V2
     """The first generation that has it (I)."""
 
@@ -168,8 +170,18 @@ class Instruction:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeMx(Instruction):
-    """Codes and scales of ``src`` (Q; opcode 96). ``dst`` is of an x4 dtype, which names the element."""
+    """Codes and scales of ``src`` (Q; opcode 96).
 
+    Attributes
+    ----------
+    src : the values, bfloat16 or float16, swizzled: column 4f + q is lane q of container f (L-5)
+    dst : the codes, of an x4 dtype, which names the element
+    dst_scale : the scales, float8_e8m0fnu or uint8; of its rows only those that the data owns are written (L-3)
+    """
+
+    shapes: ClassVar = (
+        "``src`` [P, 4F] -> ``dst`` [P, F], ``dst_scale`` [P/8, F] (scattered if P > 32); P 32, 64, 96 or 128"
+    )
     opcode: ClassVar = 96
     mnemonic: ClassVar = "quantize_mx"
     floor: ClassVar = Generation.V4
@@ -188,6 +200,8 @@ class MatmultBase(Instruction):
 
     Attributes
     ----------
+    dst : the product in PSUM, float32 or bfloat16
+    moving, stationary : the right and the left operand; both have the contracted dimension on the partitions
     flags : the flag byte
     first_write : whether a cell's first write decides instead: the public API's ``accumulate=None`` (P-4)
     zero_banks_log2 : a head clears 2^n banks
@@ -210,12 +224,18 @@ class MatmultMx(MatmultBase):
 
     Attributes
     ----------
+    moving, stationary : the codes of the right and of the left operand, of x4 dtypes; four rows of K in a container
+    moving_scale, stationary_scale : their scales, as ``quantize_mx`` leaves them (L-3)
     row_tile_positions, column_tile_positions, row_tile_sizes, column_tile_sizes : one entry for each tile, in the
         order of the verifier; -1 leaves an entry to the hardware (S4 §3)
     weight_replication_shift : 0 replicates nothing
     mx_perf_mode : of v5
     """
 
+    shapes: ClassVar = (
+        "``stationary`` [P, M], ``moving`` [P, N] containers, scales [P/8, M] and [P/8, N] (scattered if P > 32) -> "
+        "``dst`` [M, N]; K is 4P; P 32, 64 or 128"
+    )
     opcode: ClassVar = 95
     mnemonic: ClassVar = "matmul_mx"
     floor: ClassVar = Generation.V4
@@ -235,8 +255,19 @@ class MatmultMx(MatmultBase):
 
 @dataclass(frozen=True, kw_only=True)
 class Matmult(MatmultBase):
-    """The dense product into PSUM (M-2; opcode 8). float32r operands are recognised by their dtype (M-5)."""
+    """The dense product into PSUM (M-2; opcode 8). float32r operands are recognised by their dtype (M-5).
 
+    Attributes
+    ----------
+    moving_zero_point, stationary_zero_point : 0..255, subtracted from every element in fp32; without one nothing is
+    perf_mode : two rows of K in a partition, in one of two orders (M-6); the others are refused
+    stationary_load : whether the stationary enters transposed, from v4 on (M-7)
+    """
+
+    shapes: ClassVar = (
+        "``stationary`` [K, M], ``moving`` [K, N] -> ``dst`` [M, N]; in the double-row modes [K/2, 2M] and [K/2, 2N]; "
+        "transposed, [B, K] and [A, K] -> [B, A]"
+    )
     opcode: ClassVar = 8
     mnemonic: ClassVar = "matmul"
     inputs: ClassVar = ("moving", "stationary")
@@ -251,8 +282,18 @@ class Matmult(MatmultBase):
 
 @dataclass(frozen=True, kw_only=True)
 class MatmultSparse(MatmultBase):
-    """The structured-sparse product into PSUM (M-8; opcode 9). ``moving`` is [128, slots, N]: two dimensions."""
+    """The structured-sparse product into PSUM (M-8; opcode 9).
 
+    Attributes
+    ----------
+    moving : the dense operand, two dimensions in a partition: slots and columns
+    stationary : the compressed operand
+    tags : uint16, four positions a word: which row each element of the stationary stands for
+    """
+
+    shapes: ClassVar = (
+        "``stationary`` [128, M], ``tags`` [128, M/4], ``moving`` [128, R, N] -> ``dst`` [M, N]; R slots, 4 at most"
+    )
     opcode: ClassVar = 9
     mnemonic: ClassVar = "matmul_sparse"
     floor: ClassVar = Generation.V3
@@ -269,8 +310,19 @@ class Activate(Instruction):
 
     The accumulator is one fp32 number for each partition of ``src``; it takes the results in the order of the free
     dimension, one at a time.
+
+    Attributes
+    ----------
+    src : the values, of a float dtype
+    dst : the results, of a float dtype; without it they only reach the accumulator
+    function : of the scaled value
+    scale : multiplies ``src`` first
+    kind : what becomes of the accumulator: left alone, cleared first, gone on with, or loaded first
+    operator : of the accumulation; subtract is refused there
+    immediate : what ``load_accumulate`` loads; required by it
     """
 
+    shapes: ClassVar = "``src`` [P, F] -> ``dst`` [P, F]; the accumulator is [P, 1]"
     mnemonic: ClassVar = "activate"
     inputs: ClassVar = ("src",)
     outputs: ClassVar = ("dst",)
@@ -288,8 +340,14 @@ class Activate(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadActivationAccumulator(Instruction):
-    """The accumulator to memory, then marked as consumed (P-5; opcode 5)."""
+    """The accumulator to memory, then marked as consumed (P-5; opcode 5).
 
+    Attributes
+    ----------
+    dst : float32
+    """
+
+    shapes: ClassVar = "``dst`` [P, 1], P as of the ``activate`` that filled the accumulator"
     opcode: ClassVar = 5
     mnemonic: ClassVar = "read_accumulator"
     outputs: ClassVar = ("dst",)
@@ -302,9 +360,15 @@ class ReadActivationAccumulator(Instruction):
 class Elementwise(Instruction):
     """``src`` operator ``operand`` in fp32, narrowed to ``dst``.
 
-    ``operand`` is a number, a tensor of the shape of ``src``, or one number for each partition.
+    Attributes
+    ----------
+    src : the left operand, of a float dtype
+    operand : the right one: a number, a tensor of the shape of ``src``, or one number for each partition
+    dst : the result, of a float dtype
+    operator : in fp32; a NaN in gives a NaN, of max and min as well (A)
     """
 
+    shapes: ClassVar = "``src`` [P, F], ``operand`` [P, F] or [P, 1] -> ``dst`` [P, F]"
     mnemonic: ClassVar = "elementwise"
     inputs: ClassVar = ("src", "operand")
     outputs: ClassVar = ("dst",)
@@ -319,8 +383,15 @@ class Elementwise(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(Instruction):
-    """``src`` to ``dst``: the same containers, or through fp32 where the dtypes differ."""
+    """``src`` to ``dst``: the same containers, or through fp32 where the dtypes differ.
 
+    Attributes
+    ----------
+    src : in SBUF or PSUM
+    dst : in SBUF or PSUM; of a float dtype where it is another than that of ``src``
+    """
+
+    shapes: ClassVar = "``src`` [P, F] -> ``dst`` [P, F]"
     mnemonic: ClassVar = "copy"
     inputs: ClassVar = ("src",)
     outputs: ClassVar = ("dst",)
@@ -332,8 +403,15 @@ class Copy(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Memset(Instruction):
-    """Every container of ``dst`` to ``value``: a number for a number dtype, the bits of an x4 word otherwise."""
+    """Every container of ``dst`` to ``value``.
 
+    Attributes
+    ----------
+    dst : of any shape and dtype
+    value : a number for a number dtype, the bits of an x4 word otherwise
+    """
+
+    shapes: ClassVar = "``dst`` [P, F]"
     mnemonic: ClassVar = "memset"
     outputs: ClassVar = ("dst",)
 
@@ -344,8 +422,15 @@ class Memset(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Instruction):
-    """DRAM to SBUF, containers as they are."""
+    """DRAM to SBUF, containers as they are.
 
+    Attributes
+    ----------
+    src : in DRAM
+    dst : in SBUF, of the dtype of ``src``
+    """
+
+    shapes: ClassVar = "as many containers in ``dst`` as in ``src``, in C order; the shapes may differ"
     mnemonic: ClassVar = "load"
     inputs: ClassVar = ("src",)
     outputs: ClassVar = ("dst",)
@@ -357,8 +442,15 @@ class Load(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class Store(Instruction):
-    """SBUF or PSUM to DRAM, containers as they are."""
+    """SBUF or PSUM to DRAM, containers as they are.
 
+    Attributes
+    ----------
+    src : in SBUF or PSUM
+    dst : in DRAM, of the dtype of ``src``
+    """
+
+    shapes: ClassVar = "as many containers in ``dst`` as in ``src``, in C order; the shapes may differ"
     mnemonic: ClassVar = "store"
     inputs: ClassVar = ("src",)
     outputs: ClassVar = ("dst",)
@@ -370,8 +462,15 @@ class Store(Instruction):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorDequantize(Instruction):
-    """The POOL engine's in-band dequantise, device opcode 0x7B: never simulated (I-1)."""
+    """The POOL engine's in-band dequantise, device opcode 0x7B: never simulated (I-1).
 
+    Attributes
+    ----------
+    src : blocks with their scales among them
+    dst : the values
+    """
+
+    shapes: ClassVar = "not pinned"
     mnemonic: ClassVar = "tensor_dequantize"
     inputs: ClassVar = ("src",)
     outputs: ClassVar = ("dst",)

@@ -24,7 +24,7 @@ from mxmodel.machine_options import MachineOptions
 from mxmodel.memory import Generation
 from mxmodel.program import Expectation, Program, ProgramTensor
 from mxmodel.program_files.contents import ContentsSpec, contents_of
-from mxmodel.program_files.fields import NAME, Kind, Places, Record, Schema, kind_of
+from mxmodel.program_files.fields import NAME, Kind, Places, Record, Schema, kind_of, word_of
 from mxmodel.program_files.placement import Placer, scattered, tensor_place
 from mxmodel.program_files.yaml_document import Item, flow_text, read_yaml
 from mxmodel.rules import RULE_SETS, RuleSet, rule_set
@@ -32,6 +32,7 @@ from mxmodel.rules import RULE_SETS, RuleSet, rule_set
 __all__ = [
     "FORMAT_VERSION",
     "HEADER",
+    "HEADER_DEFAULTS",
     "RECORDS",
     "ExpectSpec",
     "ScaleLayout",
@@ -237,10 +238,19 @@ HEADER: dict[str, Kind] = {
 """The fields of a program."""
 
 REQUIRED = ("mxtwin", "instructions")
+HEADER_DEFAULTS = {
+    "name": "the file's, without its ending",
+    "generation": f"`{word_of(Program.generation)}`",
+    "rules": f"`{MachineOptions.rules.name}`",
+    "options": "each option's own",
+    "tensors": "none",
+    "expect": "none",
+}
+"""Of the others, in words for the documentation."""
 
 
 def read_program(path: str | os.PathLike[str]) -> Program:
-    """The program in a YAML file; the files it names lie relative to it.
+    """The program in a YAML file; the files it names lie relative to it. It keeps the line of each instruction.
 
     Raises BadInput in one line, "FILE:LINE: FIELD: must be ..., not ...", at the first mistake. Whether an instruction
     is legal, or a tensor fits its memory, is not asked here.
@@ -330,7 +340,10 @@ def program_text(program: Program) -> str:
 
 
 def write_program(program: Program, path: str | os.PathLike[str]) -> None:
-    """``program`` as YAML at ``path``; contents of more than a few bytes in a .npz file of the same stem beside it."""
+    """``program`` as YAML at ``path``; contents of more than a few bytes in a .npz file of the same stem beside it.
+
+    An older .npz file of that name is replaced.
+    """
     large = {
         name: contents
         for name, contents in _all_contents(program).items()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mxmodel.isa import INSTRUCTIONS, Instruction
 from mxmodel.program_files.fields import NUMBERS, OPERAND, Record, Schema
-from mxmodel.program_files.program_file import HEADER, RECORDS, REQUIRED, ExpectSpec, TensorSpec
+from mxmodel.program_files.program_file import HEADER, HEADER_DEFAULTS, RECORDS, REQUIRED, ExpectSpec, TensorSpec
 
 __all__ = ["SCHEMA_FILE", "page_with_tables", "program_schema", "schema_text"]
 
@@ -53,8 +53,11 @@ def page_with_tables(page: str) -> str:
 
 
 def _header_table() -> str:
-    rows = [(f"`{name}`", kind.words(), "required" if name in REQUIRED else "") for name, kind in HEADER.items()]
-    return _table(("field", "takes", ""), rows)
+    rows = [
+        (f"`{name}`", kind.words(), "required" if name in REQUIRED else HEADER_DEFAULTS[name])
+        for name, kind in HEADER.items()
+    ]
+    return _table(("field", "takes", "default"), rows)
 
 
 def _instruction_tables() -> str:
@@ -63,7 +66,9 @@ def _instruction_tables() -> str:
         kind = INSTRUCTIONS[mnemonic]
         opcode = "" if kind.opcode is None else f", opcode {kind.opcode}"
         about = (kind.__doc__ or "").strip().partition("\n")[0].replace("``", "`")
-        parts.append(f"#### `{mnemonic}`{opcode}\n{about}\n\n{_record_table(record, skip=_EVERYWHERE)}\n")
+        shapes = kind.shapes.replace("``", "`").replace("->", "→")
+        table = _record_table(record, skip=_EVERYWHERE)
+        parts.append(f"#### `{mnemonic}`{opcode}\n{about}\n\nShapes: {shapes}.\n\n{table}\n")
     return "".join(parts)
 
 
