@@ -26,6 +26,8 @@ def test_names_are_unique_and_found() -> None:
         assert entry.name.startswith(f"mx_{entry.block.value}_")
     with pytest.raises(ValueError, match=r"entry must be a name in the catalogue, not 'mx_nothing'"):
         find("mx_nothing")
+    with pytest.raises(ValueError, match=r"; perhaps mx_ldexp_fp8_e4m3_nan255 \(mxtwin coverage lists them\)$"):
+        find("mx_ldexp_fp8_e4m3_nan25")
 
 
 @pytest.mark.parametrize("rules", RULE_SETS, ids=lambda rules: rules.name)

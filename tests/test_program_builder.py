@@ -282,14 +282,21 @@ def test_a_built_program_is_written_and_read(tmp_path: Path) -> None:
     assert "layout: scattered" in text
 
 
-def test_the_pages_example_prints_what_the_page_says(root: Path) -> None:
+def test_the_pages_example_prints_what_the_page_says(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (root / "docs" / "programs.md").read_text()
     found = re.search(r"```python\n(.*?)```\n\nprints\n\n((?:    [^\n]*\n)+)", page, re.DOTALL)
     assert found is not None
-    printed = io.StringIO()
+    printed, names = io.StringIO(), dict[str, Any]()
     with contextlib.redirect_stdout(printed):
-        exec(compile(found[1], "docs/programs.md", "exec"), {})
+        exec(compile(found[1], "docs/programs.md", "exec"), names)
     assert printed.getvalue().splitlines() == [line[4:] for line in found[2].splitlines()]
+    monkeypatch.chdir(tmp_path)
+    second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    exec(compile(second, "docs/programs.md", "exec"), names)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["product.npz", "product.yaml"]
+    assert names["again"].instructions == names["core"].program().instructions
 
 
 def test_swizzle_by_pattern_is_the_layouts() -> None:

@@ -640,6 +640,14 @@ def test_a_fault_names_file_line_operand_and_tensor(tmp_path: Path) -> None:
         ran(program)
 
 
+def test_a_tensor_outside_its_memory_names_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(holding("memory: psum, dtype: float32, shape: [1, 1], offset: 16384, values: 1"))
+    with pytest.raises(ExecutionFault) as stop:
+        ran(read_program(file))
+    assert str(stop.value).startswith(f"{file}:3: tensors.x: operand must lie in the 128 x 16384 bytes of psum")
+
+
 def test_a_fault_names_the_tensor_of_scales_and_of_parts(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(UNWRITTEN)

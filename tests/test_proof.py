@@ -450,7 +450,7 @@ def test_a_hash_that_does_not_match_is_named(committed: Record, mxtwin: Run, tmp
         f"mxtwin: ldexp: {gone} has no recorded proof",
     ]
     code, out, _ = mxtwin("prove", "--check", "--entry", changed)
-    assert (code, out) == (0, "1 entries are as they were proved\n")
+    assert (code, out) == (0, "1 entry is as it was proved\n")
 
 
 def test_the_hash_is_of_all_that_a_proof_rests_on(monkeypatch: pytest.MonkeyPatch) -> None:

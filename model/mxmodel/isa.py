@@ -201,7 +201,8 @@ class MatmultBase(Instruction):
     Attributes
     ----------
     dst : the product in PSUM, float32 or bfloat16
-    moving, stationary : the right and the left operand; both have the contracted dimension on the partitions
+    moving : the right operand, the contracted dimension on its partitions
+    stationary : the left operand, likewise
     flags : the flag byte
     first_write : whether a cell's first write decides instead: the public API's ``accumulate=None`` (P-4)
     zero_banks_log2 : a head clears 2^n banks
@@ -224,8 +225,10 @@ class MatmultMx(MatmultBase):
 
     Attributes
     ----------
-    moving, stationary : the codes of the right and of the left operand, of x4 dtypes; four rows of K in a container
-    moving_scale, stationary_scale : their scales, as ``quantize_mx`` leaves them (L-3)
+    moving : the right operand's codes, of an x4 dtype: four rows of K in a container
+    stationary : the left operand's codes, likewise
+    moving_scale : the scales of ``moving``, as ``quantize_mx`` leaves them (L-3)
+    stationary_scale : the scales of ``stationary``, likewise
     row_tile_positions, column_tile_positions, row_tile_sizes, column_tile_sizes : one entry for each tile, in the
         order of the verifier; -1 leaves an entry to the hardware (S4 §3)
     weight_replication_shift : 0 replicates nothing
@@ -313,7 +316,7 @@ class Activate(Instruction):
 
     Attributes
     ----------
-    src : the values, of a float dtype
+    src : the values, of any dtype
     dst : the results, of a float dtype; without it they only reach the accumulator
     function : of the scaled value
     scale : multiplies ``src`` first
@@ -362,7 +365,7 @@ class Elementwise(Instruction):
 
     Attributes
     ----------
-    src : the left operand, of a float dtype
+    src : the left operand, of any dtype
     operand : the right one: a number, a tensor of the shape of ``src``, or one number for each partition
     dst : the result, of a float dtype
     operator : in fp32; a NaN in gives a NaN, of max and min as well (A)
@@ -387,8 +390,8 @@ class Copy(Instruction):
 
     Attributes
     ----------
-    src : in SBUF or PSUM
-    dst : in SBUF or PSUM; of a float dtype where it is another than that of ``src``
+    src : the values, of any dtype
+    dst : where they go; of a float dtype where it is another than that of ``src``
     """
 
     shapes: ClassVar = "``src`` [P, F] -> ``dst`` [P, F]"

@@ -113,7 +113,12 @@ class NeuronCore(Module):
                     value = MemoryObject(tensor.contents, tensor.place.dtype)
                     self.memories[tensor.place.space].write(tensor.place, value)
                 except ValueError as error:
-                    raise ExecutionFault(f"{program.name}: tensor {name}: {error}") from error
+                    where = (
+                        f"{program.name}: tensor {name}"
+                        if tensor.source is None
+                        else f"{tensor.source}: tensors.{name}"
+                    )
+                    raise ExecutionFault(f"{where}: {error}") from error
         simulation = Simulation(self, schedule=schedule)
         try:
             simulation.run()

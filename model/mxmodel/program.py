@@ -24,10 +24,12 @@ class ProgramTensor:
     ----------
     place : the whole tensor
     contents : containers of the shape of ``place``, of ``container_dtype``; None leaves it unwritten
+    source : where it stands, such as ``prog.yaml:4``; None for a tensor of no file
     """
 
     place: AccessPattern
     contents: NDArray[Any] | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         if self.contents is not None:

@@ -314,7 +314,8 @@ def _read_tensors(
         except ValueError as error:
             raise item.bad(str(error)) from None
         places[name] = named
-        tensors[name] = ProgramTensor(place=owned, contents=contents_of(item, spec, owned))
+        source = f"{item.file}:{item.line}"
+        tensors[name] = ProgramTensor(place=owned, contents=contents_of(item, spec, owned), source=source)
     return tensors, places
 
 

@@ -131,7 +131,8 @@ def _check(file: Path, entries: Sequence[Entry], tools: dict[str, str], *, whole
     if faults:
         raise typer.Exit(1)
     if not as_json:
-        typer.echo(f"{len(entries)} entries are as they were proved")
+        one = len(entries) == 1
+        typer.echo("1 entry is as it was proved" if one else f"{len(entries)} entries are as they were proved")
 
 
 def _update(file: Path, proofs: Sequence[Proof], tools: dict[str, str], *, with_page: bool) -> None:

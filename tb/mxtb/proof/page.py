@@ -4,6 +4,7 @@ import re
 from itertools import groupby
 
 from mxhw.catalog import Entry
+from mxmodel.counted import counted
 from mxtb.proof.record import Record, Recorded
 
 __all__ = ["BEGIN", "END", "page_with"]
@@ -43,4 +44,4 @@ def _table(record: Record, entries: tuple[Entry, ...]) -> str:
 def _total(rows: list[Recorded]) -> str:
     proved = sum(row.result == "proved" for row in rows)
     formulas, seconds = sum(row.formulas for row in rows), sum(row.cpu_seconds for row in rows)
-    return f"{proved} of {len(rows)} entries proved, {formulas} formulas, {seconds:.0f} CPU seconds."
+    return f"{proved} of {len(rows)} entries proved, {counted(formulas, 'formula')}, {seconds:.0f} CPU seconds."
