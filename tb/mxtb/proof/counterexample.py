@@ -1,7 +1,7 @@
 """A refuted proof as a case that people, the golden twin and a simulator can judge."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from mxmodel.formats import E8M0, MX_BLOCK
 from mxtb.explain import Case, Explanation, explain
 from mxtb.proof.obligation import Obligation, specification
 from mxtb.proof.solver import Result, holds, solve
-from mxtb.proof.stream_obligation import trace_script
+from mxtb.proof.stream_obligation import RESET, payload_widths, trace_script
 from mxtb.proof.stream_replay import Cycle, replay
 from mxtb.rtl_blocks import evaluate
 
@@ -108,6 +108,8 @@ def of_stream(entry: Entry, netlist: str, obligation: Obligation, *, timeout: fl
 
     A law may break in a state that no run reaches, or only in more cycles than are tried: then there is no run to show.
     """
+    if obligation.label == RESET:
+        return _told(entry, obligation, _filled_then_reset(entry))
     longest = 2 * entry.beats + 2
     for cycles in range(1, longest + 1):
         if not obligation.broken:
@@ -121,14 +123,25 @@ def of_stream(entry: Entry, netlist: str, obligation: Obligation, *, timeout: fl
             for v in (verdict.values,)
             for k in range(cycles)
         ]
-        story = replay(entry, run)
-        rows = (("entry", entry.name), ("law", obligation.label), *story.rows)
-        vector = {"entry": entry.name, "law": obligation.label, "cycles": [cycle.as_json() for cycle in run]}
-        return Counterexample(rows=rows, vector=vector, command=None, replayed=bool(story.faults))
+        return _told(entry, obligation, run)
     told = f"broken in a step, but in none that {longest} cycles from power-up reach"
     rows = (("entry", entry.name), ("law", obligation.label), ("run", told))
     vector = {"entry": entry.name, "law": obligation.label, "cycles": []}
     return Counterexample(rows=rows, vector=vector, command=None, replayed=False)
+
+
+def _told(entry: Entry, obligation: Obligation, run: Sequence[Cycle]) -> Counterexample:
+    story = replay(entry, run)
+    rows = (("entry", entry.name), ("law", obligation.label), *story.rows)
+    vector = {"entry": entry.name, "law": obligation.label, "cycles": [cycle.as_json() for cycle in run]}
+    return Counterexample(rows=rows, vector=vector, command=None, replayed=bool(story.faults))
+
+
+def _filled_then_reset(entry: Entry) -> list[Cycle]:
+    """Ones, one beat short of a block (of a lane: one beat), then a reset: what it should have cleared is not zero."""
+    ones = (1 << payload_widths(entry)[0]) - 1
+    fill = Cycle(payload=ones, valid=True, ready=False)
+    return [fill] * max(entry.beats - 1, 1) + [Cycle(payload=0, valid=False, ready=False, reset=True)]
 
 
 def _fields(payload: int, width: int, count: int) -> list[int]:

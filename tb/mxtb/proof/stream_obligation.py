@@ -22,7 +22,10 @@ from mxmodel.formats import E8M0, FP32, MX_BLOCK
 from mxtb.proof.netlist import initially, moves, port, sort, state
 from mxtb.proof.obligation import Obligation, named, specification
 
-__all__ = ["payload_widths", "stream_obligations", "trace_script"]
+__all__ = ["RESET", "payload_widths", "stream_obligations", "trace_script"]
+
+RESET = "reset: nothing under way"
+"""The law of what a reset leaves; no run from power-up shows it."""
 
 _ASKED = ("payload", "valid", "ready")
 """A cycle's inputs, by the names that a counterexample has them by."""
@@ -98,7 +101,7 @@ def stream_obligations(entry: Entry) -> tuple[Obligation, ...]:
             asked=(),
         ),
         Obligation(
-            label="reset: nothing under way",
+            label=RESET,
             script=two + f"(assert {now.is_set('rst')})\n(assert (not {nothing_next}))\n",
             asked=(),
         ),
@@ -107,7 +110,7 @@ def stream_obligations(entry: Entry) -> tuple[Obligation, ...]:
     waits = f"(and {offered} (not {readied}))"
     has_room = f"(or (not {offered}) {readied} (not {now.last}))"
     held = f"(=> {waits} (and {stays} (= {following.output} {now.output})))"
-    taken = f"(= {now.is_set('i__ready')} {has_room})"
+    taken = f"(=> {now.is_set('i__valid')} (= {now.is_set('i__ready')} {has_room}))"
     counted = f"(= {stays} (or (and {now.taken} {now.last}) {waits}))"
     results = _block_laws if entry.block is Block.SHARED_EXPONENT else _lane_laws
     laws = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from amaranth.hdl import Value
+from amaranth.hdl import ResetInserter, Signal, Value
 from amaranth.sim import Simulator
 from numpy.typing import NDArray
 
@@ -33,9 +33,11 @@ class Cycle:
     payload: int
     valid: bool
     ready: bool
+    reset: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        return {"payload": f"0x{self.payload:x}", "valid": int(self.valid), "ready": int(self.ready)}
+        plain = {"payload": f"0x{self.payload:x}", "valid": int(self.valid), "ready": int(self.ready)}
+        return {**plain, "reset": 1} if self.reset else plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +49,14 @@ class Story:
 
 
 def replay(entry: Entry, run: Sequence[Cycle]) -> Story:
-    """Drive ``entry`` with ``run`` and then with zeros, never stalled, and compare every beat with the golden one."""
+    """Drive ``entry`` with ``run`` and then with zeros, never stalled, and compare every beat with the golden one.
+
+    Of a run with a reset only what comes after it counts.
+    """
     in_bits, out_bits = payload_widths(entry)
     seen = _simulate(entry, run)
-    taken = [cycle.payload for cycle, bits in seen if cycle.valid and _ready(bits, out_bits)]
+    begins = max((number + 1 for number, (cycle, _) in enumerate(seen) if cycle.reset), default=0)
+    taken = [cycle.payload for cycle, bits in seen[begins:] if cycle.valid and _ready(bits, out_bits)]
     whole = taken[: len(taken) // entry.beats * entry.beats]
     watched = WatchedStream(
         name=entry.name,
@@ -65,6 +71,9 @@ def replay(entry: Entry, run: Sequence[Cycle]) -> Story:
     rows = []
     for number, (cycle, bits) in enumerate(seen):
         before = watched.mismatches
+        if number < begins:
+            rows.append((f"cycle {number}", "reset" if cycle.reset else _cycle(cycle, bits, out_bits)))
+            continue
         watched.offering, watched.readied = cycle.valid, cycle.ready
         watched.observe(bits)
         if number < len(run) or watched.mismatches > before:
@@ -110,6 +119,7 @@ def _expected(entry: Entry, beats: Sequence[int]) -> list[int]:
 def _simulate(entry: Entry, run: Sequence[Cycle]) -> list[tuple[Cycle, str]]:
     """Each cycle's inputs, and the outputs as the scoreboard takes them: valid, ready, then the payload."""
     component: Any = entry.component()
+    reset = Signal()
     _, out_bits = payload_widths(entry)
     seen: list[tuple[Cycle, str]] = []
 
@@ -125,6 +135,7 @@ def _simulate(entry: Entry, run: Sequence[Cycle]) -> list[tuple[Cycle, str]]:
                 cycle = Cycle(payload=0, valid=False, ready=True)
             context.set(Value.cast(component.i.payload), cycle.payload)
             context.set(component.i.valid, cycle.valid)
+            context.set(reset, cycle.reset)
             context.set(component.o.ready, cycle.ready)
             ready = int(context.get(component.i.ready))
             payload = int(context.get(Value.cast(component.o.payload)))
@@ -132,7 +143,7 @@ def _simulate(entry: Entry, run: Sequence[Cycle]) -> list[tuple[Cycle, str]]:
             offered = cycle.payload if cycle.valid and not ready else None
             await context.tick()
 
-    simulator: Any = Simulator(component)
+    simulator: Any = Simulator(ResetInserter(reset)(component))
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
