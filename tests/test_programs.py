@@ -33,7 +33,7 @@ from mxmodel.memory import PARTITIONS, SBUF_PARTITION_BYTES, Generation, Uniniti
 from mxmodel.memory_object import MemoryObject, dtype_named
 from mxmodel.neuron_core import ExecutionFault, IllegalProgram, NeuronCore, Verification
 from mxmodel.pe_array import matmul_mx
-from mxmodel.program import Program
+from mxmodel.program import Program, ProgramTensor
 from mxmodel.program_files.placement import sliced, tensor_place
 from mxmodel.program_files.program_file import RECORDS, program_text, read_program, write_program
 from mxmodel.program_files.schema import SCHEMA_FILE, page_with_tables, program_schema, schema_text
@@ -686,6 +686,35 @@ def test_written_programs_are_read_as_the_same(name: str, programs: Path, tmp_pa
     same(read_program(tmp_path / "again.yaml"), program)
     assert len((tmp_path / "again.yaml").read_text()) < 12_000, "long contents stand in the file beside"
     assert ran(read_program(tmp_path / "again.yaml")).failures(program) == []
+
+
+def test_operands_inside_a_tensor_are_written_by_its_name(tmp_path: Path) -> None:
+    """Random steps, rows and dtypes inside a tensor of SBUF and one of DRAM: written as views, read as the same."""
+    rng = np.random.default_rng(11)
+    places = {
+        space: tensor_place(space, dtype_named("uint16"), (24, 64), offset=256, start_partition=first)
+        for space, first in ((Space.SBUF, 8), (Space.DRAM, 0))
+    }
+    instructions = []
+    for _ in range(100):
+        operands = []
+        for space, place in places.items():
+            step, num, first = (int(rng.integers(1, most)) for most in (4, 8, 12))
+            changes: dict[str, Any] = {"offset": 256 + 2 * int(rng.integers(0, 16)), "partitions": 24 - first}
+            changes["dtype"] = dtype_named(("uint16", "bfloat16", "uint8")[int(rng.integers(0, 3))])
+            changes["pattern"] = ((int(rng.integers(0, 5)), 2), (step, num))
+            if space is Space.SBUF:
+                changes |= {"start_partition": 8 + first, "partitions": int(rng.integers(1, 25 - first))}
+            else:
+                changes |= {"partition_step": int(rng.integers(0, 128))}
+            operands.append(replace(place, **changes))
+        instructions.append(INSTRUCTIONS["copy"](src=operands[0], dst=operands[1]))  # type: ignore[call-arg]
+    tensors = {space.value: ProgramTensor(place=place) for space, place in places.items()}
+    program = Program(instructions=tuple(instructions), tensors=tensors)
+    text = program_text(program)
+    same(replace(parsed(text, tmp_path), name="program"), program)
+    assert "memory:" not in text.partition("instructions:")[2]
+    assert text.count("{tensor: ") > 190
 
 
 def changed(instruction: Instruction) -> Instruction:

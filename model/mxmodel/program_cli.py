@@ -55,7 +55,7 @@ def check_command(
 ) -> None:
     """Judge every instruction of a program; list every rule it breaks, and how to mend it. Exit 1 if there is any.
 
-    Instructions are judged one by one: data flow is not, such as a read of what nothing wrote; run does.
+    Each instruction is judged by itself. Data flow is not judged: that something reads what nothing wrote, run finds.
     """
     program = _read(program_file, generation)
     violations = check(program, profile)
