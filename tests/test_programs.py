@@ -34,6 +34,7 @@ from mxmodel.memory_object import MemoryObject, dtype_named
 from mxmodel.neuron_core import ExecutionFault, IllegalProgram, NeuronCore, Verification
 from mxmodel.pe_array import matmul_mx
 from mxmodel.program import Program, ProgramTensor
+from mxmodel.program_builder import Core
 from mxmodel.program_files.placement import sliced, tensor_place
 from mxmodel.program_files.program_file import RECORDS, program_text, read_program, write_program
 from mxmodel.program_files.schema import SCHEMA_FILE, page_with_tables, program_schema, schema_text
@@ -1075,3 +1076,58 @@ def test_every_instruction_tells_shapes_and_the_meaning_of_its_fields() -> None:
     for mnemonic, record in RECORDS.items():
         assert INSTRUCTIONS[mnemonic].shapes, mnemonic
         assert [name for name in record.fields if not record.meanings.get(name)] == [], mnemonic
+
+
+# --- found by trying to break it --------------------------------------------------------------------------------------
+
+
+def test_a_tensor_may_be_called_what_expectations_were(tmp_path: Path) -> None:
+    """Both have their contents in the file beside the program, under names that cannot meet."""
+    core = Core()
+    tile = core.dram("expect.0", np.ones((2, 2), np.float32))
+    core.expect(tile, np.zeros((2, 2), np.float32))
+    write_program(core.program(), tmp_path / "p.yaml")
+    again = read_program(tmp_path / "p.yaml")
+    assert (again.tensors["expect.0"].contents == 1).all()
+    assert (again.expectations[0].contents == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rules: {like: device, name: birsim}", "rules with a name of their own, not 'birsim'"),
+        ("rules: {like: device, name: ''}", "rules with a name of their own, not ''"),
+        (f"instructions: [{{memset: {{dst: x, value: {'9' * 400}}}}}]", None),
+        (f"instructions: [{{elementwise: {{src: x, operand: {'9' * 400}, dst: x, operator: add}}}}]", "a double holds"),
+        (f"instructions: [{{copy: {{src: 'x[{'1' * 5000}]', dst: x}}}}]", "slices such as 0:64"),
+        ("instructions: [{copy: {src: {tensor: x, pattern: [[0, 1000000000]]}, dst: x}}]", "name at most the"),
+        ("instructions: [{memset: {dst: {tensor: x, pattern: [[0, 1000000000000]]}, value: 1}}]", "name at most the"),
+        (
+            f"instructions: [{{copy: {{src: {{tensor: x, pattern: {[[1, 1]] * 70}}}, dst: x}}}}]",
+            "at most 16 dimensions",
+        ),
+        ("options: {most_banks_log2: 10000000000000}", "most_banks_log2 must be in 0..3"),
+    ],
+)
+def test_numbers_and_names_that_are_too_much_are_one_line(text: str, message: str | None, mxtwin: Any) -> None:
+    given = {line.split(":")[0] for line in (text,)}
+    lines = ["mxtwin: 1", "tensors: {x: {memory: sbuf, dtype: float32, shape: [4, 4], values: 0}}", text]
+    lines += [] if "instructions" in given else ["instructions: []"]
+    Path("p.yaml").write_text("\n".join(lines) + "\n")
+    status, _, err = mxtwin("run", "p.yaml")
+    assert status == 2
+    assert len(err.splitlines()) == 1
+    assert message is None or message in err
+
+
+def test_an_mx_file_of_other_rules_is_refused(mxtwin: Any) -> None:
+    """Scale 255 would be read otherwise than it was meant (M-3, D-3)."""
+    np.save("w.npy", np.ones((32, 8), np.float32))
+    assert mxtwin("quantize", "w.npy", "--rules", "device", "-o", "w.mx.npz")[0] == 0
+    Path("p.yaml").write_text(
+        "mxtwin: 1\ntensors:\n"
+        "  w: {memory: sbuf, dtype: float8_e4m3fn_x4, shape: [32, 2], file: w.mx.npz, part: codes}\n"
+        "instructions: []\n"
+    )
+    with pytest.raises(BadInput, match="wanted a tensor that rules birsim read as it was made, found one of device"):
+        read_program("p.yaml")

@@ -162,6 +162,8 @@ class Instruction:
         return f"{self.mnemonic} {self.label!r}" if self.label else self.mnemonic
 
     def __post_init__(self) -> None:
+        if not self.label.isprintable():
+            raise ValueError(f"label must be text on one line, not {self.label!r}")
         for name in (*self.inputs, *self.outputs):
             value = getattr(self, name)
             if not isinstance(value, (AccessPattern, *self.instead.get(name, ()))):

@@ -95,6 +95,10 @@ class Program:
     name: str = "program"
     sources: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise ValueError(f"name must be text on one line, not {self.name!r}")
+
     def source_of(self, index: int) -> str | None:
         """Where an instruction stands; None if no file says, or if instructions were put in or taken out since."""
         return self.sources[index] if len(self.sources) == len(self.instructions) else None

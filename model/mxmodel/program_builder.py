@@ -9,6 +9,7 @@ core.run()
 core.result(tile)
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,6 +47,7 @@ from mxmodel.memory_object import container_dtype, dtype_named
 from mxmodel.neuron_core import NeuronCore, Verification
 from mxmodel.pe_array import PerfMode
 from mxmodel.program import Expectation, Program, ProgramTensor
+from mxmodel.program_files.fields import NAME
 from mxmodel.program_files.placement import Placer, scattered, sliced, tensor_place
 from mxmodel.quantize import MxTensor
 from mxmodel.trace import Trace
@@ -254,6 +256,8 @@ class Core:
         return self._enter(name, place, place, contents)
 
     def _enter(self, name: str, owned: AccessPattern, named: AccessPattern, contents: NDArray[Any] | None) -> Tile:
+        if re.fullmatch(NAME, name) is None:
+            raise ValueError(f"name must be letters, digits, '_', '.' and '-', not {name!r}")
         if name in self._tensors:
             raise ValueError(f"name must be new, not {name!r} again")
         if contents is not None:

@@ -16,6 +16,7 @@ from mxmodel.layout import pack_x4
 from mxmodel.memory_object import MemoryObject, container_dtype
 from mxmodel.program_files.fields import Nested, parsed_slices
 from mxmodel.program_files.yaml_document import Item
+from mxmodel.rules import RuleSet
 
 __all__ = ["ContentsSpec", "MxPart", "contents_of"]
 
@@ -52,8 +53,11 @@ class ContentsSpec:
 _SOURCES = ("file", "values", "bits", "hex")
 
 
-def contents_of(item: Item, spec: ContentsSpec, place: AccessPattern) -> NDArray[Any] | None:
-    """The containers that a spec gives, of the shape of ``place``."""
+def contents_of(item: Item, spec: ContentsSpec, place: AccessPattern, rules: RuleSet) -> NDArray[Any] | None:
+    """The containers that a spec gives, of the shape of ``place``.
+
+    An MX tensor must be one that ``rules`` dequantise as those do that made it (M-3).
+    """
     given = [name for name in _SOURCES if getattr(spec, name) is not None]
     if len(given) > 1:
         raise item.bad(f"must have one of the fields {', '.join(_SOURCES)}, not {' and '.join(given)}")
@@ -65,7 +69,7 @@ def contents_of(item: Item, spec: ContentsSpec, place: AccessPattern) -> NDArray
         return None
     field = item.value[given[0]]
     if spec.file is not None:
-        return _from_file(field, item.value.get("slice"), spec, place)
+        return _from_file(field, item.value.get("slice"), spec, place, rules)
     if spec.hex is not None:
         return _from_hex(field, spec.hex, place)
     dtype = container_dtype(place.dtype)
@@ -120,7 +124,7 @@ def _from_hex(item: Item, text: str, place: AccessPattern) -> NDArray[Any]:
     return np.frombuffer(octets, dtype=dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(place.shape)
 
 
-def _from_file(item: Item, cut: Item | None, spec: ContentsSpec, place: AccessPattern) -> NDArray[Any]:
+def _from_file(item: Item, cut: Item | None, spec: ContentsSpec, place: AccessPattern, rules: RuleSet) -> NDArray[Any]:
     assert spec.file is not None
     file, separator, name = spec.file.partition("::")
     source = f"{item.file.parent / file}{separator}{name}"
@@ -136,6 +140,11 @@ def _from_file(item: Item, cut: Item | None, spec: ContentsSpec, place: AccessPa
             array = tensor.scale if spec.part is MxPart.SCALES else pack_x4(tensor.codes, tensor.element)
             if spec.part is MxPart.CODES and place.dtype.element != tensor.element:
                 raise BadInput(f"wanted codes for {place.dtype.name}, found {tensor.element.name}")
+            if tensor.rules.dequant_policy(tensor.element) != rules.dequant_policy(tensor.element):
+                raise BadInput(
+                    f"wanted a tensor that rules {rules.name} read as it was made, found one of "
+                    f"{tensor.rules.name} (D-3)"
+                )
     except BadInput as error:
         raise item.bad(str(error)) from None
     if cut is not None:

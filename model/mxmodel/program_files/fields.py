@@ -284,7 +284,7 @@ def parsed_slices(item: Item, text: str) -> tuple[slice, ...]:
     """``0:64, :, 3`` as slices; BadInput at ``item`` for anything else."""
     index = []
     for word in text.split(","):
-        found = re.fullmatch(r"\s*(?:(\d+)|(\d*)\s*:\s*(\d*)\s*(?::\s*(\d*))?)\s*", word)
+        found = re.fullmatch(r"\s*(?:(\d{1,18})|(\d{0,18})\s*:\s*(\d{0,18})\s*(?::\s*(\d{0,18}))?)\s*", word)
         if found is None:
             raise item.wanted("slices such as 0:64, ::2, 3")
         one, *three = found.groups()

@@ -129,9 +129,12 @@ class _RuleSets:
         like = self._built_in(given.pop("like"))
         values = {name: _RULES.kinds[name].load(one, places) for name, one in given.items()}
         try:
-            return replace(like, **values)
+            rules = replace(like, **values)
         except ValueError as error:
             raise item.bad(str(error)) from None
+        if not rules.name or any(rules.name == one.name and rules != one for one in RULE_SETS):
+            raise item.wanted("rules with a name of their own", repr(rules.name))
+        return rules
 
     @staticmethod
     def _built_in(item: Item) -> RuleSet:
@@ -263,13 +266,13 @@ def read_program(path: str | os.PathLike[str]) -> Program:
     options = read.get("options", MachineOptions())
     if "rules" in read:
         options = replace(options, rules=read["rules"])
-    tensors, places = _read_tensors(read.get("tensors", {}), generation)
+    tensors, places = _read_tensors(read.get("tensors", {}), generation, options.rules)
     instructions = HEADER["instructions"].load(given["instructions"], places)
     owned = {name: tensor.place for name, tensor in tensors.items()}
     return Program(
         instructions=instructions,
         tensors=tensors,
-        expectations=tuple(_read_expectation(item, owned) for item in read.get("expect", [])),
+        expectations=tuple(_read_expectation(item, owned, options.rules) for item in read.get("expect", [])),
         generation=generation,
         options=options,
         name=read.get("name", path.stem),
@@ -278,7 +281,7 @@ def read_program(path: str | os.PathLike[str]) -> Program:
 
 
 def _read_tensors(
-    items: Mapping[str, Item], generation: Generation
+    items: Mapping[str, Item], generation: Generation, rules: RuleSet
 ) -> tuple[dict[str, ProgramTensor], dict[str, AccessPattern]]:
     """(tensors, what instructions name them as); those with an explicit place are placed first."""
     placer = Placer(generation)
@@ -315,13 +318,13 @@ def _read_tensors(
             raise item.bad(str(error)) from None
         places[name] = named
         source = f"{item.file}:{item.line}"
-        tensors[name] = ProgramTensor(place=owned, contents=contents_of(item, spec, owned), source=source)
+        tensors[name] = ProgramTensor(place=owned, contents=contents_of(item, spec, owned, rules), source=source)
     return tensors, places
 
 
-def _read_expectation(item: Item, places: Places) -> Expectation:
+def _read_expectation(item: Item, places: Places, rules: RuleSet) -> Expectation:
     spec: ExpectSpec = _EXPECT.load(item, places)
-    contents = contents_of(item, spec, spec.operand)
+    contents = contents_of(item, spec, spec.operand, rules)
     if contents is None:
         raise item.bad("must have one of the fields file, values, bits and hex")
     operand = item.value["operand"].value
@@ -365,7 +368,7 @@ def write_program(program: Program, path: str | os.PathLike[str]) -> None:
 
 def _all_contents(program: Program) -> dict[str, NDArray[Any] | None]:
     contents = {name: tensor.contents for name, tensor in program.tensors.items()}
-    return contents | {f"expect.{i}": one.contents for i, one in enumerate(program.expectations)}
+    return contents | {f"expect:{i}": one.contents for i, one in enumerate(program.expectations)}
 
 
 def _text(program: Program, files: Mapping[str, str]) -> str:
@@ -394,7 +397,7 @@ def _text(program: Program, files: Mapping[str, str]) -> str:
         lines += ["", "expect:"]
     operand_kind = kind_of(AccessPattern)
     for i, expectation in enumerate(program.expectations):
-        key = f"expect.{i}"
+        key = f"expect:{i}"
         body = {"operand": operand_kind.plain(expectation.place, owned), "name": expectation.name}
         lines.append(f"  - {flow_text(body | _plain_contents(key, expectation.contents, files))}")
     return "\n".join(lines) + "\n"
