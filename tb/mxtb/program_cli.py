@@ -73,12 +73,13 @@ def run(
         raise BadInput(f"--trace must be a name that ends in .json or .jsonl, not {trace}")
     if output is not None and tensors:
         check_output(output, len(tensors), with_metadata=False)
+    blocks = _blocks(rtl)
     watched = _Watched(keep=trace is not None)
     verification = Verification.SKIPPED if no_verify else Verification.FIRST
     try:
         with _progress(program, watched) as step:
             core, compared = run_with_rtl(
-                program, _blocks(rtl), trace=watched, verification=verification, schedule=schedule, progress=step
+                program, blocks, trace=watched, verification=verification, schedule=schedule, progress=step
             )
     except IllegalProgram as error:
         if as_json:
