@@ -8,7 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mxhw.catalog import find
 from mxtb import simulators
+from mxtb.lanes import Top
+from mxtb.regress import Drive, tensor_blocks
+from mxtb.simulators import Simulator
 
 
 def _refused(result: tuple[int, str, str], *wanted: str) -> None:
@@ -194,3 +198,23 @@ def test_waves_are_written(mxtwin, tmp_path: Path) -> None:  # type: ignore[no-u
     assert code == 0
     (top,) = json.loads(out)["tops"]
     assert Path(top["waves"]).stat().st_size > 1000
+
+
+@pytest.mark.parametrize("source", ["fp32", "bf16", "fp16"])
+def test_a_16_bit_tensor_drives_the_entries_of_its_own_format_too(source: str, tmp_path: Path) -> None:
+    """An fp16 tensor: its own bits through the fp16 encoder, widened through the fp32 one; the bf16 one is not its."""
+    values = np.random.default_rng(7).standard_normal((8, 40)).astype(np.float16)
+    values[0, :4] = [np.inf, -0.0, 6e-8, np.nan]
+    np.save(tmp_path / "own.npy", values)
+    top = Top(entries=(find(f"mx_narrow_{source}_fp4_e2m1"),))
+    simulator = Simulator(name="icarus", executable=Path("none"), version="", origin="")
+    inputs = [
+        Drive(
+            seed=0, blocks=blocks, data=None, directory=tmp_path, waves=False, progress=lambda top, stage: None
+        ).inputs(top, simulator, 64)["x"]
+        for blocks in (None, tensor_blocks(str(tmp_path / "own.npy")))
+    ]
+    added = inputs[1][inputs[0].size :]
+    wanted = {"fp32": values.astype(np.float32).view(np.uint32), "bf16": values[:0], "fp16": values.view(np.uint16)}
+    assert np.array_equal(added, wanted[source].reshape(-1))
+    assert np.array_equal(inputs[1][: inputs[0].size], inputs[0])

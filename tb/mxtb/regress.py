@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from mxhw.catalog import Entry, Form
 from mxmodel.bad_input import BadInput
 from mxmodel.files.tensor_files import read_tensor
-from mxmodel.formats import FP32, MX_BLOCK
-from mxmodel.widen import fp32_bits
+from mxmodel.formats import FP32, MX_BLOCK, SourceFormat
+from mxmodel.widen import fp32_bits, source_of
 from mxtb import __version__
 from mxtb.blocks import golden, group, of_tensor, stimulus
 from mxtb.comparison import Mismatch, Outcome
@@ -36,8 +36,10 @@ from mxtb.streams import Beats, StreamTop, compare_streams, regression_beats
 __all__ = [
     "DEFAULT_VECTORS",
     "THOROUGH",
+    "Drive",
     "Failure",
     "Regression",
+    "TensorBlocks",
     "Row",
     "TopRun",
     "blocks_of",
@@ -204,8 +206,24 @@ class Regression:
         }
 
 
-def tensor_blocks(spec: str) -> NDArray[np.uint32]:
-    """A user's tensor as fp32 bit patterns [blocks, 32], 32 consecutive elements to a block.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorBlocks:
+    """A user's tensor, 32 consecutive elements to a block.
+
+    Attributes
+    ----------
+    fp32 : widened, uint32 [blocks, 32]
+    source : its own format
+    own : its own bit patterns, of the same shape
+    """
+
+    fp32: NDArray[np.uint32]
+    source: SourceFormat
+    own: NDArray[Any]
+
+
+def tensor_blocks(spec: str) -> TensorBlocks:
+    """A user's tensor in blocks of 32.
 
     Raises BadInput, in one line, for a file or tensor that cannot be used or whose size is no multiple of 32.
     """
@@ -220,7 +238,10 @@ def tensor_blocks(spec: str) -> NDArray[np.uint32]:
             f"{spec}: tensor {tensor.name!r} must hold a multiple of {MX_BLOCK.size} elements, "
             f"not {tensor.values.size} (shape {list(tensor.values.shape)})"
         )
-    return fp32_bits(np.ascontiguousarray(tensor.values)).reshape(-1, MX_BLOCK.size)
+    values = np.ascontiguousarray(tensor.values).reshape(-1, MX_BLOCK.size)
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    source = source_of(native)
+    return TensorBlocks(fp32=fp32_bits(native), source=source, own=native.view(f"uint{source.width}"))
 
 
 def regress(
@@ -252,7 +273,7 @@ def regress(
     start = time.perf_counter()
     blocks = None if data is None else tensor_blocks(data)
     counts = {s.name: DEFAULT_VECTORS[s.name] if vectors is None else vectors for s in simulators}
-    drive = _Drive(seed=seed, blocks=blocks, data=data, directory=directory, waves=waves, progress=progress)
+    drive = Drive(seed=seed, blocks=blocks, data=data, directory=directory, waves=waves, progress=progress)
     with _alone(directory / "runs"), ThreadPoolExecutor(max_workers=jobs) as pool:
         futures = [
             pool.submit(drive.run, top, simulator, counts[simulator.name])
@@ -301,11 +322,11 @@ def tops(entries: Sequence[Entry]) -> list[Top | StreamTop]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drive:
+class Drive:
     """What is the same for every top of a regression."""
 
     seed: int
-    blocks: NDArray[np.uint32] | None
+    blocks: TensorBlocks | None
     data: str | None
     directory: Path
     waves: bool
@@ -331,7 +352,7 @@ class _Drive:
             coverage_seconds = time.perf_counter() - start
             failures = self._stream_failures(outcome, simulator, count)
         else:
-            inputs = self._inputs(top, simulator, count)
+            inputs = self.inputs(top, simulator, count)
             expected = [golden(entry, inputs) for entry in top.entries]
             golden_seconds = time.perf_counter() - start
             self.progress(label, "golden")
@@ -364,11 +385,15 @@ class _Drive:
             coverage_seconds=coverage_seconds,
         )
 
-    def _inputs(self, top: Top, simulator: Simulator, count: int) -> dict[str, NDArray[Any]]:
+    def inputs(self, top: Top, simulator: Simulator, count: int) -> dict[str, NDArray[Any]]:
+        """The stimulus of a combinational top, and the user's tensor after it where it can enter."""
         inputs = stimulus(top.entries, count, self.seed, thorough=simulator.name in THOROUGH)
-        if self.blocks is None or top.entries[0].source not in (FP32, None):
+        source = top.entries[0].source
+        if self.blocks is None or source not in (FP32, None, self.blocks.source):
             return inputs
-        own = of_tensor(top.entries, self.blocks)
+        own = of_tensor(top.entries, self.blocks.fp32)
+        if source == self.blocks.source:  # its own bits, as often as they are asked for
+            own["x"] = np.resize(self.blocks.own, own["x"].shape)
         return {name: np.concatenate([array, own[name]]) for name, array in inputs.items()}
 
     def _beats(self, entry: Entry, count: int) -> Beats:
