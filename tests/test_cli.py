@@ -207,7 +207,7 @@ def test_a_16_bit_tensor_drives_the_entries_of_its_own_format_too(source: str, t
     values[0, :4] = [np.inf, -0.0, 6e-8, np.nan]
     np.save(tmp_path / "own.npy", values)
     top = Top(entries=(find(f"mx_narrow_{source}_fp4_e2m1"),))
-    simulator = Simulator(name="icarus", executable=Path("none"), version="", origin="")
+    simulator = Simulator(name="icarus", executable=Path("none"), version="", origin="", environment={})
     inputs = [
         Drive(
             seed=0, blocks=blocks, data=None, directory=tmp_path, waves=False, progress=lambda top, stage: None
