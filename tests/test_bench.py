@@ -9,9 +9,9 @@ from typing import Any
 from mxmodel.pe_array import Accumulation
 
 
-def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def bench(*arguments: str, module: str = "mxmodel.bench") -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
-    command = [sys.executable, "-m", "mxmodel.bench", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -44,3 +44,22 @@ def test_the_table_names_every_piece_of_work_and_bad_input_is_refused() -> None:
     refused = bench("--elements", "1000")
     assert refused.returncode == 2
     assert "elements must be a multiple of 16384, not 1000" in refused.stderr
+
+
+def test_the_machine_is_measured() -> None:
+    """One large program, small instructions of every kind that a program repeats, programs of three lengths."""
+    done = bench("--rounds", "1", "--json", module="mxmodel.machine_bench")
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
+    large, *others = rows
+    assert large["work"].startswith("MX program 512^3")
+    assert large["met"] == (large["seconds"] <= 0.4)
+    small = [row for row in others if row["work"].startswith("small ")]
+    assert len(small) == 10
+    assert all(row["met"] == (row["seconds"] <= 1e-3) for row in small)
+    lengths = [row for row in others if row not in small]
+    assert [row["count"] for row in lengths] == [100, 1_000, 10_000]
+    assert lengths[2]["ratio"] == lengths[2]["seconds"] / lengths[0]["seconds"]
+    table = bench("--rounds", "1", module="mxmodel.machine_bench")
+    assert "small quantize_mx " in table.stdout
+    assert "…" not in table.stdout

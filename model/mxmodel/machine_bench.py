@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -50,6 +51,8 @@ GROWTH_TARGET = 1.5
 """Cost of an instruction among 10^4, over its cost among 10^2."""
 LENGTHS = (100, 1_000, 10_000)
 ARRAY = "pe_array.matmul_mx"
+_WIDTH = 110
+"""Columns that the table needs, also in a pipe."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -80,15 +83,15 @@ def bench(
     if as_json:
         print(json.dumps({"machine": machine(), "rounds": rounds, "rows": [asdict(row) for row in rows]}))
         return
-    table = Table(title=f"One thread, best of {rounds} ({machine()})")
+    table = Table(title=f"One thread, best of {rounds} ({machine()})", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("work", "of", "each, ms", "ratio", "against", "target", ""):
-        table.add_column(heading, justify="left" if heading in ("work", "against", "") else "right")
+        table.add_column(heading, justify="left" if heading in ("work", "against", "") else "right", no_wrap=True)
     for row in rows:
         verdict = {None: "", True: "met", False: "MISSED"}[row.met]
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         each = f"{row.seconds * 1e3:.3f}"
         table.add_row(row.work, f"{row.count:,}", each, ratio, row.against or "", row.target or "", verdict)
-    Console().print(table)
+    Console(width=max(Console().width, _WIDTH)).print(table)
 
 
 def _place(
