@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from mxmodel.formats import MX_BLOCK, BirDtype
-from mxmodel.layout import QUADRANT_PARTITIONS, SCALE_ROWS
+from mxmodel.layout import QUADRANT_PARTITIONS, SCALE_ROWS, scale_row_steps, scale_span
 from mxmodel.rules import NKI_SIM, RuleSet
 
 __all__ = ["AccessPattern", "Space"]
@@ -171,14 +171,13 @@ class AccessPattern:
             raise ValueError(
                 f"scales must belong to data on whole quadrants of {QUADRANT_PARTITIONS} partitions, not {partitions}"
             )
-        span = QUADRANT_PARTITIONS * (quadrants - 1) + SCALE_ROWS
+        span = scale_span(quadrants)
         if self.partitions < span:
             raise ValueError(
                 f"scales of data on {partitions} partitions must be scattered over at least {span}, not on "
                 f"{self.partitions} (L-3)"
             )
-        pattern = ((QUADRANT_PARTITIONS, quadrants), (1, SCALE_ROWS))
-        return replace(self, partitions=count, partition_pattern=pattern)
+        return replace(self, partitions=count, partition_pattern=scale_row_steps(quadrants))
 
     def __str__(self) -> str:
         """Memory, place and shape; steps in containers only where the containers are not packed."""

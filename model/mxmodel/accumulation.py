@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mxmodel.formats import BF16, FP32, FP64, SourceFormat
 
-__all__ = ["DST_DTYPES", "Accumulation", "accumulate", "psum_add", "psum_write"]
+__all__ = ["CANONICAL_NAN", "DST_DTYPES", "Accumulation", "accumulate", "canonical", "psum_add", "psum_write"]
 
 
 class Accumulation(Enum):
@@ -50,7 +50,7 @@ def accumulate(
             total = _exact(stationary, moving)
         else:
             total = np.matmul(np.swapaxes(stationary, -1, -2), moving)
-    return _canonical(total)
+    return canonical(total)
 
 
 def psum_write(product: NDArray[np.float32], dst: SourceFormat) -> NDArray[Any]:
@@ -66,7 +66,7 @@ def psum_add(cells: NDArray[Any], product: NDArray[np.float32]) -> NDArray[Any]:
     _check_host_arithmetic()
     with np.errstate(all="ignore"):
         total = cells.astype(np.float32) + product
-    return _canonical(total).astype(cells.dtype, copy=False)
+    return canonical(total).astype(cells.dtype, copy=False)
 
 
 def _check_host_arithmetic() -> None:
@@ -85,14 +85,15 @@ _PROBE_ADDENDS = np.array([2.0**-24, 1.5 * 2.0**-24, 2.0**-149], dtype=np.float3
 _PROBE_SUMS = np.array([0x3F800000, 0x3F800001, 0x00000002], dtype=np.uint32)
 """1, a tie rounded down; the number after 1; 2^-148."""
 
-_NAN = np.uint32(FP32.quiet_nan_bits).view(np.float32)
+CANONICAL_NAN = np.uint32(FP32.quiet_nan_bits).view(np.float32)
+"""Every NaN that arithmetic makes (M-4)."""
 
 
-def _canonical(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def canonical(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """``values`` themselves, every NaN among them replaced: the host chose its sign and payload."""
     nan = np.isnan(values)
     if nan.any():
-        values[nan] = _NAN
+        values[nan] = CANONICAL_NAN
     return values
 
 

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.formats import FP32
+from mxmodel.accumulation import canonical
 from mxmodel.isa import ActivationFunction, Operator
 
 __all__ = ["activated", "applied", "fp32_number", "reduced"]
-
-_NAN = np.uint32(FP32.quiet_nan_bits).view(np.float32)
 
 
 def applied(operator: Operator, left: NDArray[np.float32], right: NDArray[np.float32] | np.float32) -> NDArray[Any]:
@@ -27,8 +25,7 @@ def applied(operator: Operator, left: NDArray[np.float32], right: NDArray[np.flo
             result = np.asarray(_ordered(operator, left, right))
         else:
             result = np.asarray(_ARITHMETIC[operator](left, right))
-    result[np.isnan(result)] = _NAN
-    return result
+    return canonical(result)
 
 
 _ARITHMETIC: dict[Operator, np.ufunc] = {
@@ -82,5 +79,4 @@ def activated(function: ActivationFunction, values: NDArray[np.float32], scale: 
     with np.errstate(all="ignore"):
         wide = values.astype(np.float64)
         result = np.asarray((1.0 / (1.0 + np.exp(-wide))).astype(np.float32))
-    result[np.isnan(result)] = _NAN
-    return result
+    return canonical(result)

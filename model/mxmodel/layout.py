@@ -31,6 +31,8 @@ __all__ = [
     "pack_tags",
     "pack_x4",
     "scale_partitions",
+    "scale_row_steps",
+    "scale_span",
     "scatter_scales",
     "swizzle",
     "unpack_tags",
@@ -195,6 +197,16 @@ def scale_partitions(rows: int, *, offset: int = 0) -> NDArray[np.intp]:
         raise ValueError(f"offset must be one of {', '.join(map(str, SCALE_OFFSETS))}, not {offset!r}")
     index = np.arange(rows)
     return index % SCALE_ROWS + QUADRANT_PARTITIONS * (index // SCALE_ROWS) + offset
+
+
+def scale_row_steps(quadrants: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The same partitions, of data on whole quadrants, as (step, num) for an access pattern, slowest first (L-2)."""
+    return (QUADRANT_PARTITIONS, quadrants), (1, SCALE_ROWS)
+
+
+def scale_span(quadrants: int) -> int:
+    """Partitions from the first scale row of data on so many quadrants to the last (L-2)."""
+    return QUADRANT_PARTITIONS * (quadrants - 1) + SCALE_ROWS
 
 
 def scatter_scales(

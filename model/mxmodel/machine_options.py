@@ -6,7 +6,7 @@ from enum import Enum
 from mxmodel.accumulation import Accumulation
 from mxmodel.isa import FirstWrite, MatmultBase, PsumFlag
 from mxmodel.layout import RowOrder, TagOrder
-from mxmodel.memory import Generation, PsumCommand
+from mxmodel.memory import PSUM_BANKS, Generation, PsumCommand
 from mxmodel.pe_array import DoubleRowLayout, LoneFloat32r, Preparation, TagBase
 from mxmodel.rules import BIRSIM, RuleSet
 
@@ -97,8 +97,9 @@ class MachineOptions:
     public_moving_limit: PublicMovingLimit = PublicMovingLimit.CURRENT
 
     def __post_init__(self) -> None:
-        if self.most_banks_log2 not in range(4):
-            raise ValueError(f"most_banks_log2 must be in 0..3, not {self.most_banks_log2!r} (P-2)")
+        most = PSUM_BANKS.bit_length() - 1
+        if not 0 <= self.most_banks_log2 <= most:
+            raise ValueError(f"most_banks_log2 must be in 0..{most}, not {self.most_banks_log2!r} (P-2)")
 
     def banks_log2(self, generation: Generation) -> int:
         """How many PSUM banks, as a power of two, one head may clear on ``generation`` (P-2)."""

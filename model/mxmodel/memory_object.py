@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from mxmodel.formats import BIR_DTYPES, E8M0, FP8_E4M3, FP8_E5M2, FP32, BirDtype, ElementFormat
+from mxmodel.accumulation import CANONICAL_NAN
+from mxmodel.formats import BIR_DTYPES, E8M0, FP8_E4M3, FP8_E5M2, BirDtype, ElementFormat
 from mxmodel.layout import unpack_x4
 from mxmodel.ldexp import ldexp
 from mxmodel.narrow import narrow
@@ -131,5 +132,5 @@ def _canonical_nan(values: NDArray[np.float32], dtype: BirDtype) -> NDArray[Any]
     """``values`` in the narrower dtype, a NaN with the payload that no host chooses."""
     cast = values.astype(container_dtype(dtype))
     if cast.dtype.itemsize < values.dtype.itemsize and (nan := np.isnan(values)).any():
-        cast[nan] = np.float32(np.uint32(FP32.quiet_nan_bits).view(np.float32)).astype(cast.dtype)
+        cast[nan] = CANONICAL_NAN.astype(cast.dtype)
     return cast

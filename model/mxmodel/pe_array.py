@@ -18,6 +18,7 @@ from mxmodel.accumulation import DST_DTYPES, Accumulation, accumulate, psum_add,
 from mxmodel.formats import FP32, MX_BLOCK, ElementFormat, SourceFormat
 from mxmodel.layout import LANES, RowOrder, TagOrder, deinterleave, interleave, unpack_tags
 from mxmodel.ldexp import ldexp
+from mxmodel.memory import PSUM_BANK_BYTES
 from mxmodel.quantize import MxTensor
 from mxmodel.rules import RuleSet
 from mxmodel.widen import fp32_bits, source_of
@@ -25,7 +26,6 @@ from mxmodel.widen import fp32_bits, source_of
 __all__ = [
     "PE_COLUMNS",
     "PE_ROWS",
-    "PSUM_BANK_BYTES",
     "Accumulation",
     "DequantLane",
     "DoubleRowLayout",
@@ -44,8 +44,6 @@ PE_ROWS = 128
 """Partitions that one instruction contracts over."""
 PE_COLUMNS = 128
 """Stationary columns of one instruction: the partitions of its result."""
-PSUM_BANK_BYTES = 2048
-"""Of one partition: the result row of one instruction (P-1)."""
 
 
 class PerfMode(Enum):

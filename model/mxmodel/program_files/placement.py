@@ -5,7 +5,7 @@ from math import prod
 
 from mxmodel.access_pattern import AccessPattern, Space
 from mxmodel.formats import MX_BLOCK, BirDtype
-from mxmodel.layout import QUADRANT_PARTITIONS, SCALE_OFFSETS, SCALE_ROWS
+from mxmodel.layout import QUADRANT_PARTITIONS, SCALE_OFFSETS, scale_row_steps, scale_span
 from mxmodel.memory import (
     DEFAULT_DRAM_BYTES,
     PARTITIONS,
@@ -72,14 +72,14 @@ def scattered(place: AccessPattern, partitions: int) -> tuple[AccessPattern, Acc
     if rest or not 1 <= quadrants <= PARTITIONS // QUADRANT_PARTITIONS:
         raise ValueError(f"scattered scales must be of data on 32, 64, 96 or 128 partitions, not {partitions} (L-3)")
     rows = partitions // MX_BLOCK.rows
-    span = QUADRANT_PARTITIONS * (quadrants - 1) + SCALE_ROWS
+    span = scale_span(quadrants)
     if place.start_partition + span > PARTITIONS:
         raise ValueError(
             f"scattered scales must end at partition {PARTITIONS - 1}, not {place.start_partition + span - 1}"
         )
     owned = replace(place, partitions=rows)
     if quadrants > 1:
-        owned = replace(owned, partition_pattern=((QUADRANT_PARTITIONS, quadrants), (1, SCALE_ROWS)))
+        owned = replace(owned, partition_pattern=scale_row_steps(quadrants))
     reach = min(partitions, PARTITIONS - place.start_partition) if quadrants > 1 else rows
     return owned, replace(place, partitions=reach)
 

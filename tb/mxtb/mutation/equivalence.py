@@ -38,7 +38,7 @@ class Verdict(Enum):
 
 def verdicts(netlist: Mutated, mutants: Sequence[Mutant], *, seconds: float = SECONDS) -> dict[int, Verdict]:
     """By the mutants' numbers."""
-    import z3  # type: ignore[import-untyped]  # an extra, needed here alone
+    import z3  # type: ignore[import-untyped]
 
     by_answer = {"unsat": Verdict.EQUIVALENT, "sat": Verdict.DIFFERENT}
     if not mutants:
