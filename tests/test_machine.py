@@ -171,6 +171,15 @@ def test_p4_the_public_accumulate_none() -> None:
     np.testing.assert_array_equal(bench.read(cleared), [[2.5] * 3] * 2)
 
 
+def test_p4_a_cell_of_which_half_was_written_is_overwritten() -> None:
+    """A bf16 write leaves half of an fp32 cell: that is no first write of the cell, and must not be added onto."""
+    bench, s, m = product_bench(2.5)
+    bench.hold(in_psum("bfloat16", 2, 1, at=2), 1.0)  # the upper half of the first cell, which would read as 1.0
+    dst = in_psum("float32", 2, 3)
+    bench.run(matmul(s, m, dst, first_write=FirstWrite.OVERWRITES))
+    assert (bench.read(dst) == 2.5).all()
+
+
 # --- PSUM: faults (P-4) -----------------------------------------------------------------------------------------------
 
 
